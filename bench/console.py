@@ -1,6 +1,7 @@
 """Measures the HTTP API on a workspace that is filled without rows: pages of partitions with many clients at once,
-status, the grid, polls without changes, and the memory of the server. With --browser it measures the grid page in
-Chromium instead: the first paint, and the frames per second while the grid is panned."""
+status, the grid, polls without changes, and the memory of the server. With --writer another process records verdicts
+meanwhile, so that the ledger moves. With --browser it measures the grid page in Chromium instead: the first paint, and
+the frames per second while the grid is panned."""
 
 from __future__ import annotations
 
@@ -17,7 +18,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -34,6 +35,7 @@ from bench.report import circumstances
 from bench.workload import QUERY, Workload, days_of
 
 _API = "/api/v1"
+_PAGE_LIMIT, _STATUS_LIMIT = 300, 200  # milliseconds at the median
 
 
 @dataclass(slots=True)
@@ -44,6 +46,7 @@ class Requests:
     clients: int
     milliseconds: list[float] = field(default_factory=list)
     content: int = 0
+    limit: int | None = None  # of the median
 
     def facts(self) -> dict[str, object]:
         """What was measured, for the report."""
@@ -55,6 +58,7 @@ class Requests:
             "median_ms": round(median(self.milliseconds), 1),
             "p95_ms": round(ninety_fifth, 1),
             "bytes": self.content,
+            **({} if self.limit is None else {"limit_ms": self.limit}),
         }
 
 
@@ -72,7 +76,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
             measured = (
                 _measured_page(place)
                 if options.browser
-                else _measured(workload, place, options.clients, options.requests)
+                else _measured(workload, place, options.clients, options.requests, options.writer)
             )
             for fact in measured:
                 facts.append({"partitions": workload.partitions, "customers": customers, "days": days, **fact})
@@ -101,10 +105,13 @@ def _measured_page(folder: Path) -> Iterator[dict[str, object]]:
         yield {"page": "memory of the server", **_memory(process.pid)}
 
 
-def _measured(workload: Workload, folder: Path, clients: int, requests: int) -> Iterator[dict[str, object]]:
+def _measured(
+    workload: Workload, folder: Path, clients: int, requests: int, with_writer: bool
+) -> Iterator[dict[str, object]]:
     chance = random.Random(7)
     customers = [chance.choice(workload.customers) for _ in range(requests)]
-    with _server(folder) as (host, process):
+    days = [chance.choice(workload.dates) for _ in range(requests)]
+    with _server(folder) as (host, process), _writer(folder) if with_writer else nullcontext():
         began = time.monotonic()
         grid = f"{_API}/grid?query={QUERY}"
         yield _sent(host, "grid, first", 1, [grid]).facts()
@@ -112,21 +119,41 @@ def _measured(workload: Workload, folder: Path, clients: int, requests: int) -> 
         yield _sent(host, "grid, gzip", 1, [grid] * 10, {"Accept-Encoding": "gzip"}).facts()
         yield _sent(host, "grid, 304", 1, [grid] * 20, {"If-None-Match": _tag(host, grid)}).facts()
         yield _sent(host, "status, first", 1, [f"{_API}/status"]).facts()
-        yield _sent(host, "status", 1, [f"{_API}/status"] * 20).facts()
-        of_customer = [f"{_API}/partitions?customer={customer}" for customer in customers]
-        yield _sent(host, "partitions of a customer", 1, of_customer[:20]).facts()
-        yield _sent(host, "partitions of a customer", clients, of_customer).facts()
-        failed = [f"{_API}/partitions?status=failed&customer={customer}" for customer in customers]
-        yield _sent(host, "failed partitions of a customer", clients, failed).facts()
+        yield _sent(host, "status", 1, [f"{_API}/status"] * 20, limit=_STATUS_LIMIT).facts()
+        yield _sent(host, "status", clients, [f"{_API}/status"] * requests, limit=_STATUS_LIMIT).facts()
         since = workload.dates[-7]
-        recent = [f"{_API}/partitions?since={since}&customer={customer}" for customer in customers]
-        yield _sent(host, "last days of a customer", clients, recent).facts()
+        of_customer = [f"customer={customer}" for customer in customers]
+        yield _pages(host, "partitions of a customer", 1, of_customer[:20]).facts()
+        for name, filters in (
+            ("partitions of a customer", of_customer),
+            ("failed partitions of a customer", [f"status=failed&{one}" for one in of_customer]),
+            ("last days of a customer", [f"since={since}&{one}" for one in of_customer]),
+            ("partitions of a day", [f"date={day}" for day in days]),
+            ("failed partitions of a day", [f"status=failed&date={day}" for day in days]),
+            ("partitions", [f"query={QUERY}"] * requests),
+            ("failed partitions", ["status=failed"] * requests),
+            ("pending partitions", ["status=pending"] * requests),
+            ("failed partitions of the last days", [f"status=failed&since={since}"] * requests),
+        ):
+            yield _pages(host, name, clients, filters).facts()
         yield {"server": "memory", **_memory(process.pid), "seconds": round(time.monotonic() - began, 1)}
 
 
-def _sent(host: str, name: str, clients: int, paths: Sequence[str], headers: dict[str, str] | None = None) -> Requests:
+def _pages(host: str, name: str, clients: int, filters: Sequence[str]) -> Requests:
+    """First pages of partitions with these filters."""
+    return _sent(host, name, clients, [f"{_API}/partitions?{one}" for one in filters], limit=_PAGE_LIMIT)
+
+
+def _sent(
+    host: str,
+    name: str,
+    clients: int,
+    paths: Sequence[str],
+    headers: dict[str, str] | None = None,
+    limit: int | None = None,
+) -> Requests:
     """Send the requests from so many clients at once, each with a connection of its own."""
-    found, waiting, lock = Requests(name, clients), list(paths), threading.Lock()
+    found, waiting, lock = Requests(name, clients, limit=limit), list(paths), threading.Lock()
 
     def client() -> None:
         connection = http.client.HTTPConnection(host, timeout=120)
@@ -175,7 +202,7 @@ def _server(folder: Path) -> Iterator[tuple[str, subprocess.Popen[bytes]]]:
         process = subprocess.Popen(command, stdout=output, stderr=output, env=dict(os.environ))
     try:
         deadline = time.monotonic() + 60
-        while not (found := re.search(r"at (http://\S+)", log.read_text())):
+        while not (found := re.search(r"at (http://[\w.:-]+)", log.read_text())):
             if process.poll() is not None or time.monotonic() > deadline:
                 raise RuntimeError(log.read_text())
             time.sleep(0.05)
@@ -183,6 +210,24 @@ def _server(folder: Path) -> Iterator[tuple[str, subprocess.Popen[bytes]]]:
     finally:
         process.terminate()
         process.wait(30)
+
+
+@contextmanager
+def _writer(folder: Path) -> Iterator[None]:
+    """A process that records verdicts, until the end of the block."""
+    command = [sys.executable, "-m", "bench.console_writer", str(folder)]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    try:
+        if not process.stdout.readline():  # until it writes
+            raise RuntimeError("the writer does not start")
+        yield
+    finally:
+        process.terminate()
+        output, _ = process.communicate(timeout=60)
+        if process.returncode != 0:
+            raise RuntimeError(f"the writer ended with {process.returncode}")
+        print(output.strip(), file=sys.stderr)
 
 
 def _memory(pid: int) -> dict[str, int]:
@@ -194,7 +239,18 @@ def _memory(pid: int) -> dict[str, int]:
     }
 
 
-_COLUMNS = ("partitions", "request", "clients", "requests", "median_ms", "p95_ms", "bytes", "memory_mb", "peak_mb")
+_COLUMNS = (
+    "partitions",
+    "request",
+    "clients",
+    "requests",
+    "median_ms",
+    "limit_ms",
+    "p95_ms",
+    "bytes",
+    "memory_mb",
+    "peak_mb",
+)
 _PAGE_COLUMNS = (
     "customers",
     "days",
@@ -221,6 +277,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--partitions", type=positive, action="append", help="repeatable; default 1,000,000")
     parser.add_argument("--clients", type=positive, default=20, help="clients at once")
     parser.add_argument("--requests", type=positive, default=400, help="requests of each kind with many clients")
+    parser.add_argument("--writer", action="store_true", help="record verdicts meanwhile, from another process")
     parser.add_argument("--browser", action="store_true", help="measure the grid page in Chromium instead of the API")
     parser.add_argument("--folder", help="keep the workspaces here, and use those that are there")
     return parser

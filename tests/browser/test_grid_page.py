@@ -495,7 +495,7 @@ def test_a_session_that_ends_sends_to_the_login_page_and_back(chromium: Browser,
 
 
 def test_every_action_of_the_page_takes_a_selection() -> None:
-    from penstock.http.pages.actions import takes_no_selection
+    from penstock.control.action_kinds import takes_selection
     from penstock.http.pages.grid import ACTS
 
-    assert [act for act in ACTS if takes_no_selection(ActionKind(act))] == []
+    assert [act for act in ACTS if not takes_selection(ActionKind(act))] == []

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import tracemalloc
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
@@ -12,7 +13,8 @@ from typing import Any
 import pytest
 
 from penstock.app import Workspace
-from penstock.control.action_kinds import OPTIONS, ActionKind, compact, expand, ranges_of
+from penstock.control.action_kinds import OPTIONS, ActionKind, compact, expand
+from penstock.control.ranges import intersect, ranges_of
 from penstock.control.select import Selection
 from penstock.db import schema
 from penstock.errors import (
@@ -27,11 +29,13 @@ from penstock.errors import (
 from penstock.lifecycle import AttemptReason, PartitionStatus
 from penstock.partition import PartitionKey, new_ulid
 from penstock.state.action_plans import LIFETIME
+from penstock.state.marks import MarkStore
+from penstock.state.records import Breaker
 from support import builders
 from support.builders import NOW, Actors, SetClock, everything, key, rejected
 from support.harness import FIELDS, Harness
+from support.workspaces import customer_id, open_at, write_workspace
 from support.workspaces import key as harness_key
-from support.workspaces import open_at, write_workspace
 
 
 @pytest.fixture(params=builders.BACKENDS)
@@ -378,6 +382,91 @@ def test_an_order_for_trusted_partitions_is_refused_if_others_match_now(
     assert apply(workspace, plan.token)["order_id"] == plan.token
 
 
+def test_an_order_for_trusted_partitions_keeps_the_previewed_ones(workspace: Workspace, actors: Actors) -> None:
+    plan, found = workspace.actions.preview("validate", Selection(), actor="kim")
+    assert (found.total, list(found.keys)) == (1, [key(4)])
+    apply(workspace, plan.token)
+    for day in (5, 6):
+        actors.accept(key(day))
+    stored = workspace.orders.get(plan.token).partitions
+    assert stored == {"demo.campaign_daily": {"1000000001": "2024-06-04"}}
+    now = [attempt.partition for attempt, _ in workspace.rechecks.candidates(Selection())]
+    assert now == [key(4), key(5), key(6)]
+    kept = workspace.rechecks.candidates(Selection(), expand(stored))
+    assert [attempt.partition for attempt, _ in kept] == [key(4)]
+    assert workspace.rechecks.candidates(Selection(keys=(key(5),)), expand(stored)) == []
+
+
+@pytest.mark.parametrize("act", ["run", "reconcile", "compact"])
+def test_a_standing_instruction_keeps_no_partitions(workspace: Workspace, actors: Actors, act: str) -> None:
+    plan, _ = workspace.actions.preview(act, actor="kim")
+    apply(workspace, plan.token)
+    assert workspace.orders.get(plan.token).partitions is None
+
+
+def test_a_reprocessing_plan_notices_a_change_beyond_the_listed_partitions(tmp_path: Path) -> None:
+    """As many partitions as before, but others, and only the first 100 are listed."""
+    query = {"start_date": "2024-06-01", "checks": [], "fields": FIELDS}
+    workspace = open_at(write_workspace(tmp_path, customers=6, query=query), NOW)
+    made, last = Actors.on(workspace.context.database), customer_id(6)
+    reject(made, key(29, customer=last))
+    made.accept(key(30, customer=last))
+    plan, found = workspace.actions.preview("run", Selection(), {"reprocess": True}, actor="kim")
+    assert (found.total, len(found.keys)) == (179, 100)
+    workspace.operations.demote(key(30, customer=last), reason="wrong", actor="lee")
+    made.accept(key(29, customer=last))
+    with pytest.raises(PlanOutdated, match="changed since the preview"):
+        apply(workspace, plan.token)
+    assert rows(workspace, "run_order") == []
+    workspace.close()
+
+
+@pytest.mark.parametrize("act", ["reconcile", "compact", "resume-run"])
+def test_an_order_that_takes_no_selection_refuses_one(workspace: Workspace, act: str) -> None:
+    options = {"run_id": new_ulid()} if act == "resume-run" else {}
+    with pytest.raises(UsageError, match=f"{act} takes no selection"):
+        workspace.actions.preview(act, Selection(customers="1000000001"), options, actor="kim")
+
+
+def test_a_breaker_that_opened_again_since_the_preview_is_not_closed(workspace: Workspace, actors: Actors) -> None:
+    def open_at_minute(minute: int) -> None:
+        since = NOW + timedelta(minutes=minute)
+        opened = Breaker("demo", opened_at=since, probe_at=since, error_class="auth", error_message="denied")
+        workspace.context.breakers.change("demo", lambda _: opened)
+
+    open_at_minute(0)
+    plan, found = workspace.actions.preview("close-breaker", options={"source": "demo"}, actor="kim")
+    assert found.total == 1
+    workspace.operations.close_breaker("demo", actor="lee")
+    open_at_minute(5)
+    with pytest.raises(PlanOutdated, match="changed since the preview"):
+        apply(workspace, plan.token)
+    assert workspace.context.breakers.get("demo").opened_at is not None
+    plan, _ = workspace.actions.preview("close-breaker", options={"source": "demo"}, actor="kim")
+    assert apply(workspace, plan.token)["affected"] == 1
+
+
+def test_many_terminal_marks_are_set_and_cleared_in_pages(
+    workspace: Workspace, actors: Actors, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("penstock.app.operations.MOVED", 2)
+    sizes, act = list[int](), MarkStore._act
+
+    def counting(self: MarkStore, text: str, keys: Sequence[PartitionKey], *given: Any, **options: Any) -> int:
+        sizes.append(len(keys))
+        return act(self, text, keys, *given, **options)
+
+    monkeypatch.setattr(MarkStore, "_act", counting)
+    for kind in ("mark-terminal", "clear-terminal"):
+        plan, found = workspace.actions.preview(kind, Selection(), actor="kim", reason="closed")
+        assert found.total == 3
+        assert apply(workspace, plan.token)["affected"] == 3
+    assert sizes == [2, 1, 2, 1]
+    lines = [(row["command"], row["affected"], row["outcome"]) for row in rows(workspace, "audit")]
+    for command in ("state mark-terminal", "state clear-terminal"):
+        assert [line for line in lines if line[0] == command] == [(command, 3, "begun"), (command, 3, "done")]
+
+
 def test_an_order_that_an_interrupted_call_stored_is_the_result_of_its_plan(
     workspace: Workspace, actors: Actors
 ) -> None:
@@ -467,6 +556,30 @@ def test_an_older_run_is_trusted_again_by_a_plan(tmp_path: Path) -> None:
     assert state is not None
     assert state.current_run_id == older
     workspace.close()
+
+
+def test_a_million_keys_become_ranges_without_a_list_of_them() -> None:
+    first = key(1).logical_date
+    keys = (
+        PartitionKey("demo", customer_id(number), "campaign_daily", first + timedelta(days=day))
+        for number in range(200)
+        for day in range(1000)
+    )
+    tracemalloc.start()
+    found = ranges_of(keys)
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert (len(found), sum(len(span) for span in found)) == (200, 200_000)
+    assert peak < 2_000_000  # a list of the keys has 40 MB
+
+
+def test_ranges_intersect_by_customer_query_and_day() -> None:
+    whole = ranges_of([key(day) for day in range(1, 11)])
+    others = ranges_of([key(2), key(3), key(9), key(10), key(11), key(4, customer="other")])
+    assert compact(intersect(whole, others)) == {
+        "demo.campaign_daily": {"1000000001": "2024-06-02..2024-06-03 2024-06-09..2024-06-10"}
+    }
+    assert intersect(whole, []) == []
 
 
 def test_ranges_are_stored_and_read_without_loss() -> None:

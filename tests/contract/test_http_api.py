@@ -34,7 +34,7 @@ from penstock.state.idempotency import KEPT, IdempotencyStore
 from penstock.state.records import Planned
 from support import builders
 from support.api import ADDRESS, bearer, check_response, problem, route_named, served
-from support.builders import SetClock, everything, rejected
+from support.builders import Actors, SetClock, everything, rejected
 from support.cli import in_process
 from support.harness import Harness
 from support.workspaces import key, open_at, write_workspace
@@ -772,6 +772,49 @@ def test_orders_are_created_shown_and_cancelled(fresh: Workspace) -> None:
         assert api.get(f"{API}/orders/{order['order_id']}").json()["state"] == "cancelled"
         assert problem(api.post(f"{API}/orders/{new_ulid()}/cancel"), 404)
         assert "name the run" in problem(api.post(f"{API}/orders", json={"kind": "resume"}), 400)
+
+
+@pytest.mark.parametrize(
+    ("body", "text"),
+    [
+        ({"kind": "compact", "selection": {"customers": [key(1).customer_id]}}, "kind compact takes no selection"),
+        ({"kind": "reconcile", "selection": {"since": DAY}}, "kind reconcile takes no selection"),
+        ({"kind": "run", "run_id": "01J0000000000000000000000A"}, "kind run takes no run_id"),
+        ({"run_id": "01J0000000000000000000000A"}, "kind run takes no run_id"),
+        ({"kind": "validate", "tables": ["demo.campaign_daily"]}, "kind validate takes no tables"),
+        ({"kind": "validate", "reprocess": True}, "kind validate takes no reprocess"),
+        ({"kind": "resume", "run_id": "01J0000000000000000000000A", "selection": {"source": "demo"}}, "no selection"),
+    ],
+)
+def test_an_order_with_fields_of_another_kind_is_refused(fresh: Workspace, body: dict[str, Any], text: str) -> None:
+    with served(fresh) as api:
+        assert text in problem(api.post(f"{API}/orders", json=body), 400)
+    assert orders(fresh) == []
+
+
+def test_a_backfill_lists_the_first_failed_partitions_and_counts_all(fresh: Workspace) -> None:
+    chosen = Selection(since="2024-01-01")
+    new = fresh.backfills.plan(chosen, actor="ada")
+    fresh.backfills.create(new, chosen)
+    actors = Actors.on(fresh.context.database)
+    contract = fresh.context.contracts["campaign_daily"]
+    wanted = [
+        Planned(
+            one, 0, AttemptReason.BACKFILL, contract.fingerprint, contract.schema_version, backfill_id=new.backfill_id
+        )
+        for one in (key(1, f"2024-0{month}-{day:02}") for month in range(1, 7) for day in range(1, 21))
+    ]
+    issued, _ = actors.control.issue(new_run_id(), actors.token, 0, wanted)
+    verdicts = [rejected(one.attempt, actors.token, record_count=3, payload_digest="d") for one in issued]
+    assert len(actors.validator.judge(verdicts).applied) == 120
+    with served(fresh) as api:
+        found = api.get(f"{API}/backfills/{new.backfill_id}")
+        check_response(route_named(f"GET {API}/backfills/{{backfill_id}}"), found)
+        page = api.get(f"/backfills/{new.backfill_id}").text
+    document = found.json()
+    assert (len(document["failed"]), document["failed_total"]) == (100, 120)
+    assert document["failed"][0] == str(key(1, "2024-01-01"))
+    assert "120 failed partitions" in page
 
 
 def test_a_page_of_orders_reads_the_state_of_the_loops_once(fresh: Workspace, monkeypatch: pytest.MonkeyPatch) -> None:

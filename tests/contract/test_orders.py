@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from datetime import timedelta
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -25,9 +26,9 @@ from penstock.lifecycle import MAX_LOSSES
 from penstock.partition import RunId, new_run_id, new_ulid
 from penstock.pipeline.job_errors import ClusterUnfit, SparkUnavailable
 from penstock.state.order_claims import OrderClaim
-from penstock.state.orders import Order, OrderKind, OrderState, OrderStore
+from penstock.state.orders import ORDER_FIELDS, Order, OrderKind, OrderState, OrderStore
 from support import builders
-from support.builders import Actors, everything
+from support.builders import Actors, SetClock, everything
 from support.workspaces import NOW, Silent, customer_id, key, open_at, write_workspace
 
 
@@ -84,6 +85,24 @@ def test_a_reprocessing_order_fetches_success_partitions_again(workspace: Worksp
     audit = [(row["actor"], row["command"], row["outcome"]) for row in rows(workspace, schema.audit)]
     assert audit.count(("kim", "orders create", "done")) == 2
     assert audit.count(("kim", "run --reprocess", "done")) == 1
+
+
+def test_a_previewed_order_fetches_only_previewed_partitions_again(workspace: Workspace) -> None:
+    token = loop(workspace)
+    workspace.runs.start(Selection(keys=(key(1),)), actor="kim")
+    chosen, again = Selection(status="success"), {"reprocess": True}
+    plan, _ = workspace.actions.preview("run", chosen, again, actor="kim")
+    assert plan.total == 1
+    workspace.actions.apply(plan.token, actor="kim", worker_token=workspace.context.workers.register())
+    workspace.runs.start(Selection(keys=(key(2, "2024-06-10"),)), actor="kim")  # before a loop takes the order
+    workspace.orders.create("run", chosen, again, actor="kim")  # an order without a preview keeps its selector
+    attempts = []
+    for _ in range(2):
+        done = workspace.orders.execute_next(token)
+        assert done is not None
+        assert (done.state, done.error_message) == (OrderState.SUCCEEDED, None)
+        attempts.append([len(workspace.context.state.attempts(one)) for one in (key(1), key(2, "2024-06-10"))])
+    assert attempts == [[2, 1], [3, 2]]
 
 
 def test_two_loops_at_the_same_time_take_one_order_once(workspace: Workspace) -> None:
@@ -256,60 +275,155 @@ def test_an_error_ends_the_order_with_its_message(workspace: Workspace) -> None:
     assert "is not due" in str(done.error_message)
 
 
-def fail_with(error: PenstockError) -> Callable[..., None]:
+def fail_with(error: Exception) -> Callable[..., None]:
     def fail(*_: Any, **__: Any) -> None:
         raise error
 
     return fail
 
 
-def test_without_the_database_the_order_stays_and_the_same_worker_takes_it_again(
+class Outage:
+    """The work of orders raises an error until the outage ends. The clock can be moved past the pause of an order."""
+
+    def __init__(self, workspace: Workspace, monkeypatch: pytest.MonkeyPatch, error: Exception) -> None:
+        self._workspace = workspace
+        self._clock = SetClock(NOW)
+        workspace.context.clock = self._clock
+        self._patch = monkeypatch
+        for service, name in ((workspace.runs, "start"), (workspace.rechecks, "run")):
+            monkeypatch.setattr(type(service), name, fail_with(error))
+
+    def wait(self, seconds: float = 300.0) -> None:
+        self._clock.now += timedelta(seconds=seconds)
+
+    def end(self) -> None:
+        self._patch.undo()
+
+
+MAY_PASS = [
+    LakeUnavailable("no lake"),
+    SparkFailed("lost"),
+    SparkUnavailable("gone"),
+    ClusterUnfit("too old"),
+    LeaseLost("another process publishes to demo.campaign_daily"),
+    DatabaseUnavailable("a statement was cancelled"),
+]
+
+
+@pytest.mark.parametrize("error", MAY_PASS, ids=lambda error: type(error).__name__)
+def test_an_order_whose_work_fails_is_put_back_with_a_pause_and_executed_later(
+    workspace: Workspace, monkeypatch: pytest.MonkeyPatch, error: PenstockError
+) -> None:
+    made, token = workspace.orders.create("run", actor="kim"), loop(workspace)
+    outage = Outage(workspace, monkeypatch, error)
+    for failures in range(1, MAX_LOSSES + 2):
+        put_back = workspace.orders.execute_next(token)
+        assert put_back is not None
+        assert (put_back.order_id, put_back.state, put_back.failures) == (made.order_id, OrderState.QUEUED, failures)
+        assert put_back.worker_token is None
+        assert workspace.orders.execute_next(token) is None  # not at once
+        assert not workspace.orders.is_waiting(token)
+        assert "is tried again after" in str(workspace.orders.warning(put_back))
+        outage.wait()
+        assert workspace.orders.is_waiting(token)
+    outage.end()
+    done = workspace.orders.execute_next(token)
+    assert done is not None
+    assert (done.state, done.claims, done.retry_at) == (OrderState.SUCCEEDED, 1, None)
+    assert workspace.orders.warning(done) is None
+
+
+@pytest.mark.parametrize("error", MAY_PASS, ids=lambda error: type(error).__name__)
+def test_an_order_whose_work_fails_does_not_hold_up_the_orders_behind_it(
+    workspace: Workspace, monkeypatch: pytest.MonkeyPatch, error: PenstockError
+) -> None:
+    failing = workspace.orders.create("validate", actor="kim")
+    behind = [workspace.orders.create("compact", actor="kim").order_id for _ in range(2)]
+    token, _ = loop(workspace), Outage(workspace, monkeypatch, error)
+    taken = [workspace.orders.execute_next(token) for _ in range(4)]
+    assert [(order.order_id, order.state) for order in taken[:3] if order] == [
+        (failing.order_id, OrderState.QUEUED),
+        *((order_id, OrderState.SUCCEEDED) for order_id in behind),
+    ]
+    assert taken[3] is None
+
+
+def test_pauses_of_a_failing_order_grow_and_end_with_its_failure(
     workspace: Workspace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     token = loop(workspace)
+    workspace.orders.create("validate", actor="kim")
+    outage, pauses = Outage(workspace, monkeypatch, LeaseLost("the lease of the table was lost")), []
+    for _ in range(MAX_FAILURES - 1):
+        put_back = workspace.orders.execute_next(token)
+        assert put_back is not None
+        assert put_back.retry_at is not None
+        pauses.append((put_back.retry_at - workspace.context.now()).total_seconds())
+        outage.wait(pauses[-1])
+    assert pauses == [2, 4, 8, 16, 32, 64, 128, 256, 300]
+    done = workspace.orders.execute_next(token)
+    assert done is not None
+    expected = f"the work failed {MAX_FAILURES} times; the last error: the lease of the table was lost"
+    assert (done.state, done.error_message) == (OrderState.FAILED, expected)
+    assert workspace.orders.execute_next(token) is None
+
+
+def test_an_order_that_was_lost_during_its_work_is_left_to_its_new_holder(
+    workspace: Workspace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made, first, second = workspace.orders.create("validate", actor="kim"), loop(workspace), loop(workspace)
+
+    def lose(*_: Any, **__: Any) -> None:
+        expire(workspace, first)
+        assert workspace.context.orders.claim(second) is not None
+        raise LeaseLost("order was taken over by another control loop")
+
+    monkeypatch.setattr(type(workspace.rechecks), "run", lose)
+    found = workspace.orders.execute_next(first)
+    assert found is not None
+    assert (found.order_id, found.worker_token) == (made.order_id, second)
+    assert (found.state, found.failures, found.retry_at) == (OrderState.CLAIMED, 0, None)
+
+
+def test_without_the_database_the_order_stays_and_the_same_worker_takes_it_again(
+    workspace: Workspace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    token, lost = loop(workspace), DatabaseUnavailable("it did not respond")
     workspace.orders.create("run", actor="kim")
-    with monkeypatch.context() as patch:
-        patch.setattr(type(workspace.runs), "start", fail_with(DatabaseUnavailable("it did not respond")))
-        for _ in range(MAX_LOSSES + 1):
-            with pytest.raises(DatabaseUnavailable):
-                workspace.orders.execute_next(token)
+    outage = Outage(workspace, monkeypatch, lost)
+    monkeypatch.setattr(OrderStore, "put_back", fail_with(lost))
+    for _ in range(MAX_LOSSES + 1):
+        with pytest.raises(DatabaseUnavailable):
+            workspace.orders.execute_next(token)
+    outage.end()
     done = workspace.orders.execute_next(token)
     assert done is not None
     assert (done.state, done.claims, done.failures) == (OrderState.SUCCEEDED, 1, 0)
 
 
-@pytest.mark.parametrize(
-    "error", [LakeUnavailable("no lake"), SparkFailed("lost"), SparkUnavailable("gone"), ClusterUnfit("too old")]
-)
-def test_an_error_that_may_pass_is_raised_and_the_order_is_executed_later(
-    workspace: Workspace, monkeypatch: pytest.MonkeyPatch, error: PenstockError
+def test_the_text_of_an_unexpected_error_is_in_the_log_and_not_in_the_order(
+    workspace: Workspace, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    made = workspace.orders.create("run", actor="kim")
-    with monkeypatch.context() as patch:
-        patch.setattr(type(workspace.runs), "start", fail_with(error))
-        for _ in range(MAX_LOSSES + 1):  # each time by another process, as `control tick` is
-            with pytest.raises(type(error)):
-                workspace.orders.execute_next(loop(workspace))
-    waiting = workspace.orders.get(made.order_id)
-    assert (waiting.state, waiting.failures) == (OrderState.QUEUED, MAX_LOSSES + 1)
+    workspace.orders.create("validate", actor="kim")
+    Outage(workspace, monkeypatch, ValueError("/home/kim/secret.txt has hunter2"))
     done = workspace.orders.execute_next(loop(workspace))
     assert done is not None
-    assert (done.state, done.claims) == (OrderState.SUCCEEDED, 1)
+    assert done.state is OrderState.FAILED
+    assert done.error_message == (
+        "internal error: ValueError; the log of the control loop has the details:"
+        f" order.broken with order_id {done.order_id}"
+    )
+    [record] = [found for found in caplog.records if found.message == "order.broken"]
+    assert record.exc_info is not None
+    assert record.facts["order_id"] == done.order_id  # type: ignore[attr-defined]
 
 
-def test_an_order_fails_with_its_last_error_if_the_error_does_not_pass(
-    workspace: Workspace, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    token = loop(workspace)
+def test_the_text_of_an_expected_error_has_no_secrets(workspace: Workspace, monkeypatch: pytest.MonkeyPatch) -> None:
     workspace.orders.create("validate", actor="kim")
-    monkeypatch.setattr(type(workspace.rechecks), "run", fail_with(SparkFailed("an executor died")))
-    for _ in range(MAX_FAILURES - 1):
-        with pytest.raises(SparkFailed):
-            workspace.orders.execute_next(token)
-    done = workspace.orders.execute_next(token)
+    Outage(workspace, monkeypatch, ActRefused("postgresql://kim:hunter2@db/ads refused it"))
+    done = workspace.orders.execute_next(loop(workspace))
     assert done is not None
-    expected = f"the work failed {MAX_FAILURES} times; the last error: an executor died"
-    assert (done.state, done.error_message) == (OrderState.FAILED, expected)
+    assert done.error_message == "postgresql://kim:***@db/ads refused it"
 
 
 def test_an_order_that_kills_its_loops_ends_as_failed(workspace: Workspace) -> None:
@@ -443,6 +557,18 @@ def test_unknown_names_are_refused_before_anything_is_stored(workspace: Workspac
     for kind, selection, options in unknown:
         with pytest.raises(UsageError):
             workspace.orders.create(kind, selection, options)
+    assert rows(workspace, schema.run_order) == []
+
+
+@pytest.mark.parametrize("kind", OrderKind)
+def test_an_order_refuses_what_its_kind_does_not_take(workspace: Workspace, kind: OrderKind) -> None:
+    values: dict[str, Any] = {"run_id": new_run_id(), "tables": ["demo.campaign_daily"], "reprocess": True}
+    taken = ORDER_FIELDS[kind]
+    for name in sorted({"selection", *values} - set(taken)):
+        chosen = Selection(customers=customer_id(1)) if name == "selection" else Selection()
+        options = {} if name == "selection" else {name: values[name]}
+        with pytest.raises(UsageError, match=f"an order of kind {kind} takes no {name}"):
+            workspace.orders.create(kind, chosen, options)
     assert rows(workspace, schema.run_order) == []
 
 

@@ -238,6 +238,25 @@ def test_every_offered_action_can_be_previewed(pages: TestClient, house: Partiti
             assert "Nothing would change" not in response.text, (act, number)
 
 
+@pytest.mark.parametrize(
+    ("fields", "sentence"),
+    [
+        ({"act": "pause"}, "Partitions that change in between are shown and left as they are."),
+        ({"act": "validate"}, "The control loop works on these partitions only"),
+        ({"act": "run", "reprocess": "true"}, "The control loop works on these partitions only"),
+        ({"act": "run"}, "This is a standing instruction: the control loop does what is due when it begins"),
+        ({"act": "reconcile"}, "This is a standing instruction"),
+        ({"act": "compact"}, "This is a standing instruction"),
+    ],
+)
+def test_a_preview_says_what_happens_to_changes_in_between(
+    pages: TestClient, fields: dict[str, str], sentence: str
+) -> None:
+    response = pages.post("/actions/preview", data=fields)
+    assert response.status_code == 200, response.text
+    assert sentence in text_of(response.text)
+
+
 def test_the_actions_follow_marks_and_open_attempts(tmp_path: Path) -> None:
     house = filled(tmp_path / "ws")
     operations, chosen = house.workspace.operations, Selection(keys=(key(3),))

@@ -4,13 +4,21 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from datetime import datetime
 from typing import TYPE_CHECKING, assert_never
 
 from penstock.app.context import Context
-from penstock.control.action_kinds import LISTED, ActionKind, ActionPreview, ActionRequest, ranges_of
+from penstock.control.action_kinds import (
+    LISTED,
+    ActionKind,
+    ActionPreview,
+    ActionRequest,
+    digest_of,
+    works_on_previewed,
+)
 from penstock.control.pause import keys_of
-from penstock.control.ranges import count_partitions, iter_pages, without_frozen
+from penstock.control.ranges import count_partitions, iter_pages, ranges_of, without_frozen
 from penstock.control.select import by_kind
 from penstock.errors import ActRefused
 from penstock.expected import ExpectedRange
@@ -61,9 +69,9 @@ class ActionPreviewService:
             case ActionKind.RETRY:
                 return self._retry(request, until)
             case ActionKind.MARK_TERMINAL:
-                return _of_keys(self._partitions.unmarked(chosen, until))
+                return _of_keys(self._partitions.iter_unmarked(chosen, until))
             case ActionKind.CLEAR_TERMINAL:
-                return _of_keys(self._partitions.clearable(chosen))
+                return _of_keys(self._partitions.iter_clearable(chosen))
             case ActionKind.PAUSE | ActionKind.RESUME:
                 return self._marks(request)
             case ActionKind.DEMOTE | ActionKind.ROLLBACK | ActionKind.APPROVE:
@@ -83,8 +91,7 @@ class ActionPreviewService:
             case ActionKind.BACKFILL_RETRY_FAILED:
                 return self._retry_of_backfill(request)
             case ActionKind.CLOSE_BREAKER:
-                is_open = self._operations.close_breaker(options["source"], dry_run=True)
-                return ActionPreview(int(is_open), facts={"source": options["source"]})
+                return self._close_breaker(options["source"])
             case ActionKind.CANCEL_RUN:
                 return self._cancel(run_id(options["run_id"]))
             case ActionKind.RUN:
@@ -92,8 +99,8 @@ class ActionPreviewService:
             case ActionKind.RESUME_RUN:
                 return self._resume(run_id(options["run_id"]))
             case ActionKind.VALIDATE:
-                trusted = [attempt.partition for attempt, _ in self._rechecks.candidates(chosen)]
-                return ActionPreview(len(trusted), trusted[:LISTED], fingerprint=_fingerprint(trusted))
+                found = _of_ranges(self._rechecks.candidate_ranges(chosen))
+                return replace(found, fingerprint=digest_of(found.ranges))
             case ActionKind.RECONCILE:
                 differing, by_act = self._maintenance.differences(LISTED)
                 keys = [one.key for one in differing]
@@ -123,10 +130,10 @@ class ActionPreviewService:
     def _retry(self, request: ActionRequest, until: datetime) -> ActionPreview:
         without_raw = bool(request.options.get("without_raw"))
         found = self._operations.preview_retry(request.selection, without_raw=without_raw, listed=LISTED)
-        keys = list(self._operations.retryable(request.selection, without_raw=without_raw, until=until))
+        keys = self._operations.retryable(request.selection, without_raw=without_raw, until=until)
         refused = {str(why): named for why, named in found.refused.items() if named}
         counts = {str(why): count for why, count in found.refusals.items() if count}
-        return ActionPreview(len(keys), keys[:LISTED], ranges_of(keys), counts, refused)
+        return replace(_of_keys(keys), refusals=counts, refused=refused)
 
     def _retry_of_backfill(self, request: ActionRequest) -> ActionPreview:
         backfill_id, without_raw = request.options["backfill_id"], bool(request.options.get("without_raw"))
@@ -178,12 +185,26 @@ class ActionPreviewService:
         return ActionPreview(int(changes), self._context.state.open_attempts(run)[:LISTED], facts={"run_id": run})
 
     def _run(self, request: ActionRequest) -> ActionPreview:
-        reprocess = bool(request.options.get("reprocess"))
-        plan = self._plans.preview(request.selection, reprocess=reprocess, limit=LISTED)
-        keys = [item.key for item in plan.items]
+        ranges: Sequence[ExpectedRange] = ()
+        if works_on_previewed(request.kind, request.options):
+            plan, ranges = self._plans.preview_ranges(request.selection, reprocess=True, limit=LISTED)
+        else:
+            plan = self._plans.preview(request.selection, limit=LISTED)
         facts = {"reasons": dict(plan.reasons), "held": plan.held, "paused": plan.paused, "waiting": plan.waiting}
         reasons = sorted((str(reason), count) for reason, count in plan.reasons.items())
-        return ActionPreview(plan.total, keys, facts=facts, fingerprint=f"{reasons} {_fingerprint(keys)}")
+        return ActionPreview(
+            count_partitions(ranges) if ranges else plan.total,
+            [item.key for item in plan.items],
+            ranges,
+            facts=facts,
+            fingerprint=f"{reasons} {digest_of(ranges)}",
+        )
+
+    def _close_breaker(self, source: str) -> ActionPreview:
+        """A breaker. If it closed and opened again, the source has failed again since the preview."""
+        is_open = self._operations.close_breaker(source, dry_run=True)
+        opened_at = self._context.breakers.get(source).opened_at
+        return ActionPreview(int(is_open), facts={"source": source}, fingerprint=f"opened at {opened_at}")
 
     def _resume(self, run: RunId) -> ActionPreview:
         self._context.run_filters(run)  # refuses an unknown run
@@ -204,8 +225,9 @@ def _fingerprint(keys: Iterable[PartitionKey]) -> str:
     return found.hexdigest()
 
 
-def _of_keys(keys: Sequence[PartitionKey]) -> ActionPreview:
-    return ActionPreview(len(keys), keys[:LISTED], ranges_of(keys))
+def _of_keys(keys: Iterable[PartitionKey]) -> ActionPreview:
+    """The preview of partitions that come in key order; it lists the first, and holds the others as ranges."""
+    return _of_ranges(ranges_of(keys))
 
 
 def _of_ranges(ranges: Sequence[ExpectedRange]) -> ActionPreview:

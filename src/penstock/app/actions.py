@@ -22,6 +22,7 @@ from penstock.control.action_kinds import (
     ActionRequest,
     compact,
     expand,
+    works_on_previewed,
 )
 from penstock.control.pause import keys_of
 from penstock.control.ranges import count_partitions, iter_pages, subtract
@@ -219,12 +220,12 @@ class ActionService:
                         _keys(left), total, request.selection, actor=actor, reason=request.reason, flags=flags
                     )
                 case ActionKind.MARK_TERMINAL:
-                    affected = operations.mark_terminal(
-                        keys_of(left), actor=actor, reason=request.reason, selection=request.selection, flags=flags
+                    affected = operations.mark_terminal_ranges(
+                        left, request.selection, actor=actor, reason=request.reason, flags=flags
                     )
                 case ActionKind.CLEAR_TERMINAL:
-                    affected = operations.clear_terminal(
-                        keys_of(left), actor=actor, selection=request.selection, flags={**flags, **_noted(request)}
+                    affected = operations.clear_terminal_ranges(
+                        left, request.selection, actor=actor, flags={**flags, **_noted(request)}
                     )
                 case other:
                     raise AssertionError(other)
@@ -291,14 +292,22 @@ class ActionService:
 
     def _order(self, request: ActionRequest, plan: ActionPlan) -> Applied:
         """Store the order of a plan; its id is the token of the plan, so that it is stored once. An order that works on
-        trusted partitions is refused if others than the previewed ones match now."""
+        trusted partitions is refused if others than the previewed ones match now, and is limited to those: others may
+        match when a control loop executes it."""
         if plan.is_interrupted and self._is_ordered(plan):
             return Applied(plan.total, order_id=plan.token)
-        if request.kind is ActionKind.VALIDATE or request.options.get("reprocess"):
+        is_limited = works_on_previewed(request.kind, request.options)
+        if is_limited:
             self._refuse_changed(plan, self._previews.preview(request, self._context.now()))
         kind = "resume" if request.kind is ActionKind.RESUME_RUN else request.kind.value
         made = self._orders.create(
-            kind, request.selection, request.options, reason=request.reason, actor=plan.actor, order_id=plan.token
+            kind,
+            request.selection,
+            request.options,
+            reason=request.reason,
+            actor=plan.actor,
+            order_id=plan.token,
+            partitions=plan.items if is_limited else None,
         )
         return Applied(plan.total, order_id=made.order_id)
 

@@ -75,7 +75,8 @@ class Grid:
 class GridService:
     """Status of all partitions for the HTTP API, computed once for each position of the ledger.
 
-    Safe in several threads: one computes, the others wait for its result.
+    Safe in several threads: one computes; the others get the value before, if it was valid within the last second, or
+    wait for the result.
     """
 
     def __init__(self, context: Context, status: StatusService) -> None:
@@ -106,7 +107,7 @@ class GridService:
             digest = hashlib.sha256(layout.encode() + found.content).hexdigest()[:32]
             return Grid(asset, found, gzip.compress(found.content, 6, mtime=0), digest, layout), valid_until
 
-        return self._grids.get((asset, since, until), self._moment(), self._context.now(), compute)
+        return self._grids.get((asset, since, until), self._moment, self._context.now, compute)
 
     def pointers(self, source: str, query: str) -> PointerSummary:
         """The published partitions of a table in numbers.
@@ -117,7 +118,7 @@ class GridService:
         def compute() -> tuple[PointerSummary, None]:
             return self._context.pointers.summary(source, query), None
 
-        return self._pointers.get((source, query), self._context.ledger.newest(), self._context.now(), compute)
+        return self._pointers.get((source, query), self._context.ledger.newest, self._context.now, compute)
 
     def displays(self, keys: Sequence[PartitionKey]) -> dict[PartitionKey, DisplayStatus]:
         """The display status of these partitions.
@@ -149,7 +150,7 @@ class GridService:
 
         if selection.status is not None:  # depends on the state database
             return compute()[0]
-        return self._counts.get((selection, tuple(groups)), self._moment(), self._context.now(), compute)
+        return self._counts.get((selection, tuple(groups)), self._moment, self._context.now, compute)
 
     def _all_codes(self) -> tuple[StatusCodes, int | None]:
         """The codes of all expected partitions, and the moment at which another one becomes late."""
@@ -159,7 +160,7 @@ class GridService:
             board = self._status.board(Selection())
             return StatusCodes(board), board.next_deadline()
 
-        return self._codes.entry("all", self._moment(), self._context.now(), compute)
+        return self._codes.entry("all", self._moment, self._context.now, compute)
 
     def _moment(self) -> Hashable:
         """Everything that decides the status of partitions besides deadlines: the ledger and the days that are over.

@@ -93,14 +93,16 @@ class MetricService:
         """The status of the expected partitions, kept until the ledger, the days, a pause or a deadline changes it."""
         from penstock.state.pause_days import read_pauses
 
-        now, pauses = self._context.now(), read_pauses(self._context.database)
-        moment: Hashable = (self._context.ledger.newest(), days_by_zone(self._context.settings, now), pauses)
+        def moment() -> Hashable:
+            days = days_by_zone(self._context.settings, self._context.now())
+            return (self._context.ledger.newest(), days, read_pauses(self._context.database))
 
         def compute() -> tuple[TableStatus, int | None]:
+            pauses = read_pauses(self._context.database)
             board = self._status.board(Selection())
             return self._read_board(board, pauses), board.next_deadline()
 
-        return self._tables.get("all", moment, now, compute)
+        return self._tables.get("all", moment, self._context.now, compute)
 
     def _read_board(self, board: Board, pauses: Pauses) -> TableStatus:
         from penstock.observe.metric_samples import TableStatus

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 from penstock.app.context import Context, audit_entry
 from penstock.contract.contract import Contract
-from penstock.control.ranges import count_partitions, iter_pages
+from penstock.control.pause import keys_of, scopes, scopes_of
+from penstock.control.ranges import count_partitions, iter_pages, ranges_of
 from penstock.control.requeue import MOVED, SCANNED, RetryPage, RetryPreview, classify_failed
 from penstock.control.select import Selection
 from penstock.errors import ActRefused, UsageError
@@ -153,8 +154,6 @@ class OperationService:
 
         >>> ws.operations.pause(Selection(customers="1000000001"), actor="kim", reason="moved account")
         """
-        from penstock.control.pause import keys_of, scopes, scopes_of
-
         refuse_blank(reason)
         entry = audit_entry(actor, AuditedAct.STATE_PAUSE, selection.as_dict(), {"reason": reason, **(flags or {})})
         ranges, status, state = self._context.ranges(selection), selection.status, self._context.state
@@ -187,8 +186,6 @@ class OperationService:
 
         >>> ws.operations.resume(Selection(customers="1000000001"), actor="kim")
         """
-        from penstock.control.pause import scopes, scopes_of
-
         refuse_blank(reason)
         noted = {**({"reason": reason} if reason else {}), **(flags or {})}
         entry = audit_entry(actor, AuditedAct.STATE_RESUME, selection.as_dict(), noted)
@@ -231,15 +228,35 @@ class OperationService:
         flags: Mapping[str, Any] | None = None,
     ) -> int:
         """Mark failed partitions as terminal: no retry, by policy or by hand, until `clear_terminal`. Returns the
-        number marked. `selection` is what the audit log records instead of the keys.
+        number marked. `selection` is what the audit log records instead of the keys. More than 10,000 partitions are
+        marked in several transactions; the next call marks the rest after a kill.
 
         >>> ws.operations.mark_terminal([key], actor="kim", reason="account closed")
         """
-        refuse_blank(reason)
         chosen = selection or Selection(keys=tuple(keys))
+        return self.mark_terminal_ranges(ranges_of(sorted(set(keys))), chosen, actor=actor, reason=reason, flags=flags)
+
+    def mark_terminal_ranges(
+        self,
+        ranges: Sequence[ExpectedRange],
+        selection: Selection,
+        *,
+        actor: str | None = None,
+        reason: str | None = None,
+        flags: Mapping[str, Any] | None = None,
+    ) -> int:
+        """Mark the failed partitions of these ranges, as `mark_terminal` does. The audit log records the selection.
+
+        >>> ws.operations.mark_terminal_ranges(ws.context.ranges(Selection()), Selection(), actor="kim")
+        """
+        refuse_blank(reason)
         noted = {"reason": reason, **(flags or {})}
-        entry = audit_entry(actor, AuditedAct.STATE_MARK_TERMINAL, chosen.as_dict(), noted)
-        return self._context.marks.mark_terminal(keys, reason, entry)
+        entry = audit_entry(actor, AuditedAct.STATE_MARK_TERMINAL, selection.as_dict(), noted)
+
+        def mark(page: Sequence[ExpectedRange], audited: bool) -> int:
+            return self._context.marks.mark_terminal(keys_of(page), reason, entry, audited=audited)
+
+        return self._in_pages(ranges, mark, entry) or 0 if ranges else mark(ranges, True)
 
     def clear_terminal(
         self,
@@ -250,13 +267,31 @@ class OperationService:
         flags: Mapping[str, Any] | None = None,
     ) -> int:
         """Remove terminal marks and reset the count of failures; `retry` can then requeue the partitions. Returns the
-        number cleared.
+        number cleared. More than 10,000 partitions are cleared in several transactions, as in `mark_terminal`.
 
         >>> ws.operations.clear_terminal([key], actor="kim")
         """
         chosen = selection or Selection(keys=tuple(keys))
-        entry = audit_entry(actor, AuditedAct.STATE_CLEAR_TERMINAL, chosen.as_dict(), flags)
-        return self._context.marks.clear_terminal(keys, entry)
+        return self.clear_terminal_ranges(ranges_of(sorted(set(keys))), chosen, actor=actor, flags=flags)
+
+    def clear_terminal_ranges(
+        self,
+        ranges: Sequence[ExpectedRange],
+        selection: Selection,
+        *,
+        actor: str | None = None,
+        flags: Mapping[str, Any] | None = None,
+    ) -> int:
+        """Clear the partitions of these ranges, as `clear_terminal` does. The audit log records the selection.
+
+        >>> ws.operations.clear_terminal_ranges(ws.context.ranges(Selection()), Selection(), actor="kim")
+        """
+        entry = audit_entry(actor, AuditedAct.STATE_CLEAR_TERMINAL, selection.as_dict(), flags)
+
+        def clear(page: Sequence[ExpectedRange], audited: bool) -> int:
+            return self._context.marks.clear_terminal(keys_of(page), entry, audited=audited)
+
+        return self._in_pages(ranges, clear, entry) or 0 if ranges else clear(ranges, True)
 
     def demote(
         self,

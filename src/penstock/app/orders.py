@@ -5,19 +5,25 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from datetime import timedelta
 from typing import TYPE_CHECKING, Any, assert_never
 
 from penstock.app.context import Context, audit_entry
+from penstock.control.action_kinds import expand
 from penstock.control.rescue import end_cancelled
 from penstock.control.select import Selection
-from penstock.errors import ActRefused, DatabaseUnavailable, LeaseLost, PenstockError, TransientError, UsageError
+from penstock.errors import ActRefused, LeaseLost, PenstockError, TransientError, UsageError
+from penstock.expected import ExpectedRange
 from penstock.failpoint import reach
 from penstock.ledger.events import RunCancelRequested, RunFinished
 from penstock.lifecycle import MAX_LOSSES
 from penstock.partition import RunId, new_ulid, run_id
+from penstock.partition_set import CompactRanges
 from penstock.pipeline.job_errors import ClusterUnfit
+from penstock.plural import counted
+from penstock.redaction import SECRETS
 from penstock.state.audited import AuditedAct, refuse_blank
-from penstock.state.orders import Order, OrderKind, OrderState
+from penstock.state.orders import Order, OrderKind, OrderState, refuse_other_fields
 
 if TYPE_CHECKING:
     from penstock.app.maintenance import MaintenanceService
@@ -28,7 +34,13 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-MAX_FAILURES = 10  # errors that may pass before an order fails: about five minutes, by the pauses of the control loop
+MAX_FAILURES = 10  # errors that may pass before an order fails: about a quarter of an hour, by the pauses between
+_LONGEST_PAUSE = 300.0
+
+
+def pause_after(failures: int) -> timedelta:
+    """The pause of an order whose work failed so often. Other orders, and the rounds of the loop, do not wait."""
+    return timedelta(seconds=min(_LONGEST_PAUSE, 2.0 ** min(failures, 10)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,14 +80,17 @@ class OrderService:
         reason: str | None = None,
         actor: str | None = None,
         order_id: str | None = None,
+        partitions: CompactRanges | None = None,
     ) -> Order:
-        """Store an order. A repeated call with the same `order_id` stores nothing and returns the first order. Audited.
-        Raises UsageError for unknown names.
+        """Store an order. A repeated call with the same `order_id` stores nothing and returns the first order. The work
+        is limited to the selected partitions that are also in `partitions`, if given. Audited. Raises UsageError for
+        unknown names, and for a selection or options that the kind does not take.
 
         >>> ws.orders.create("run", Selection(since="2024-06-01"), {"reprocess": True}, actor="kim").order_id
         """
         refuse_blank(reason)
         chosen, wanted, what = selection or Selection(), dict(options or {}), OrderKind(kind)
+        refuse_other_fields(what, chosen.as_dict(), wanted)
         self._refuse_unknown(what, chosen, wanted)
         noted = {"kind": what.value, **wanted, **({"reason": reason} if reason else {})}
         entry = audit_entry(actor, AuditedAct.ORDERS_CREATE, chosen.as_dict(), noted)
@@ -88,6 +103,7 @@ class OrderService:
             entry.actor,
             OrderState.QUEUED,
             self._context.now(),
+            partitions=partitions,
         )
         return self._context.orders.create(order, entry)
 
@@ -134,11 +150,12 @@ class OrderService:
                     raise  # else its next run has started meanwhile
 
     def warning(self, order: Order) -> str | None:
-        """Why an unfinished order makes no progress: no control loop is alive. None if one is.
+        """Why an unfinished order makes no progress: no control loop is alive, or its work failed and is tried again
+        later. None if neither is the case.
 
         >>> ws.orders.warning(ws.orders.get("01J0000000000000000000000A"))
         """
-        return None if order.finished_at is not None else self.loop_warning()
+        return None if order.finished_at is not None else self.loop_warning() or pause_message(order)
 
     def loop_warning(self) -> str | None:
         """Why no order is executed now: no control loop is alive. None if one is.
@@ -165,9 +182,10 @@ class OrderService:
         stopping: Callable[[], bool] = lambda: False,
     ) -> Order | None:
         """Take the oldest order that no live worker holds, and execute it. Returns the order with its end; None if
-        there is none. An error of the work ends the order as failed and is not raised. An error that may pass (the
-        database, the lake or the cluster does not respond) is raised, and the order is taken again later; the order
-        fails after a number of them.
+        there is none. An error of the work is not raised: it ends the order as failed. After an error that may pass
+        (the lake or the cluster does not respond, a lease was lost), the order returns to the queue with a pause, so
+        that the orders behind it are next; it fails after a number of them. Raises DatabaseUnavailable if that cannot
+        be recorded either: then this worker takes the order again.
 
         >>> ws.orders.execute_next(worker_token)
         """
@@ -179,22 +197,35 @@ class OrderService:
         reach("order.claimed")
         try:
             self._execute(order, listener, stopping)
-        except DatabaseUnavailable:
-            raise
-        except LeaseLost as error:  # another loop has it, or it was cancelled: that loop or operator records its end
-            log.warning("order.lost", extra={"facts": {"order_id": order.order_id, "error": str(error)}})
         except (TransientError, ClusterUnfit) as error:
-            if order.failures + 1 < MAX_FAILURES:
-                orders.put_back(order.claim)
-                raise
-            message = f"the work failed {MAX_FAILURES} times; the last error: {error}"
-            orders.finish(order.claim, OrderState.FAILED, error=message)
+            self._postpone(order, error)
         except PenstockError as error:
-            orders.finish(order.claim, OrderState.FAILED, error=str(error))
+            orders.finish(order.claim, OrderState.FAILED, error=SECRETS.hide(str(error)))
         except Exception as error:  # one faulty order must not end the loop
             log.exception("order.broken", extra={"facts": {"order_id": order.order_id, "error": str(error)}})
-            orders.finish(order.claim, OrderState.FAILED, error=f"internal error: {type(error).__name__}: {error}")
+            message = (
+                f"internal error: {type(error).__name__}; the log of the control loop has the details:"
+                f" order.broken with order_id {order.order_id}"
+            )
+            orders.finish(order.claim, OrderState.FAILED, error=message)
         return orders.get(order.order_id)
+
+    def _postpone(self, order: Order, error: PenstockError) -> None:
+        """Return the order to the queue after an error that may pass, or end it after too many of them. Changes nothing
+        if this worker does not hold the order any more: another loop has it, or it was cancelled."""
+        orders, failures = self._context.orders, order.failures + 1
+        facts: dict[str, Any] = {"order_id": order.order_id, "error": str(error)}
+        if failures < MAX_FAILURES:
+            pause = pause_after(failures)
+            is_mine = orders.put_back(order.claim, pause)
+            facts |= {"failures": failures, "retry_in_seconds": pause.total_seconds()} if is_mine else {}
+        else:
+            message = f"the work failed {MAX_FAILURES} times; the last error: {SECRETS.hide(str(error))}"
+            is_mine = orders.finish(order.claim, OrderState.FAILED, error=message)
+        if not is_mine:
+            log.warning("order.lost", extra={"facts": facts})
+        elif failures < MAX_FAILURES:
+            log.warning("order.postponed", extra={"facts": facts})
 
     def _execute(self, order: Order, listener: ProgressListener | None, stopping: Callable[[], bool]) -> None:
         orders = self._context.orders
@@ -219,7 +250,7 @@ class OrderService:
         selection, actor = Selection.from_dict(order.selection), order.actor
         match order.kind:
             case OrderKind.VALIDATE:
-                checked = self._rechecks.run(selection, listener=listener, actor=actor)
+                checked = self._rechecks.run(selection, listener=listener, actor=actor, within=_within(order))
                 return {
                     "examined": checked.examined,
                     "demoted": [str(key) for key in checked.demoted],
@@ -249,7 +280,13 @@ class OrderService:
         else:
             selection, reprocess = Selection.from_dict(order.selection), bool(order.options.get("reprocess"))
             summary = self._runs.start(
-                selection, listener=listener, reprocess=reprocess, actor=order.actor, order=claim, stopping=stopping
+                selection,
+                listener=listener,
+                reprocess=reprocess,
+                actor=order.actor,
+                order=claim,
+                stopping=stopping,
+                within=_within(order),
             )
             outcome = _outcome(summary)
         reach("order.executed")
@@ -306,6 +343,7 @@ class OrderService:
             order=order.claim,
             stopping=stopping,
             unless_judged_since=order.created_at if reprocess else None,
+            within=_within(order),
         )
         return before if summary.end == "done" and not summary.planned else _outcome(summary)
 
@@ -340,6 +378,21 @@ class OrderService:
                 pass
             case other:
                 assert_never(other)
+
+
+def _within(order: Order) -> list[ExpectedRange] | None:
+    """The partitions to which the work of an order is limited; None without a limit besides its selection."""
+    return None if order.partitions is None else expand(order.partitions)
+
+
+def pause_message(order: Order) -> str | None:
+    """Why an order waits although a control loop is alive: its work failed. None if it does not wait for that."""
+    if order.finished_at is not None or order.retry_at is None:
+        return None
+    return (
+        f"its work failed {counted(order.failures, 'time')} with an error that may pass, and is tried again after"
+        f" {order.retry_at:%Y-%m-%d %H:%M:%S} UTC: the log of the control loop has the error (order.postponed)"
+    )
 
 
 def _outcome(summary: RunSummary) -> _Outcome:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from datetime import date as Day
 from datetime import datetime, timedelta
@@ -331,23 +331,37 @@ class PartitionService:
 
         >>> ws.partitions.unmarked(Selection(customers="1000000001"))
         """
+        return list(self.iter_unmarked(selection, until))
+
+    def iter_unmarked(self, selection: Selection, until: datetime | None = None) -> Iterator[PartitionKey]:
+        """The partitions of `unmarked`, read in pages.
+
+        >>> next(ws.partitions.iter_unmarked(Selection(customers="1000000001")), None)
+        """
         ranges = self._context.ranges(selection)  # refuses unknown names
         if selection.status not in (None, PartitionStatus.FAILED):
-            return []
-        pages = (self._context.state.failed(some, until) for some in iter_pages(ranges, SCANNED))
-        return [found.key for page in pages for found in page if not found.marked]
+            return
+        for some in iter_pages(ranges, SCANNED):
+            yield from (found.key for found in self._context.state.failed(some, until) if not found.marked)
 
     def clearable(self, selection: Selection) -> list[PartitionKey]:
         """The terminal partitions with a mark or with failures that count: what `clear_terminal` changes.
 
         >>> ws.partitions.clearable(Selection(customers="1000000001"))
         """
-        keys: list[PartitionKey] = []
+        return list(self.iter_clearable(selection))
+
+    def iter_clearable(self, selection: Selection) -> Iterator[PartitionKey]:
+        """The partitions of `clearable` in key order, read in pages.
+
+        >>> next(ws.partitions.iter_clearable(Selection(customers="1000000001")), None)
+        """
         after = None
         while found := self.terminal(selection, after=after, limit=MOVED):
             after = found[-1][0].key
-            keys += [view.key for view, _ in found if view.control.terminal_at is not None or view.control.failures]
-        return keys
+            for view, _ in found:
+                if view.control.terminal_at is not None or view.control.failures:
+                    yield view.key
 
     def pausable(self, selection: Selection, limit: int) -> tuple[list[PartitionKey], int]:
         """The partitions that are not paused: the first `limit`, and their number.

@@ -8,8 +8,8 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from penstock.app.context import Context
-from penstock.control.ranges import clip_to_keys
-from penstock.control.select import Selection, by_kind, due_range
+from penstock.control.ranges import clip_to_keys, in_key_order, intersect, ranges_of, without_frozen
+from penstock.control.select import ExpectedWork, Selection, by_kind, due_range
 from penstock.errors import UsageError
 from penstock.expected import ExpectedRange
 from penstock.lifecycle import PlanReason
@@ -37,19 +37,41 @@ class PlanService:
         found = self._plan(selection or Selection(), reprocess, limit)
         return replace(found, items=found.items[:limit])
 
+    def preview_ranges(
+        self, selection: Selection, *, reprocess: bool, limit: int
+    ) -> tuple[Plan, Sequence[ExpectedRange]]:
+        """The plan of `preview`, and all of its partitions as ranges of days, in key order: a million partitions are
+        not listed.
+
+        >>> ws.plans.preview_ranges(Selection(since="2024-06-01"), reprocess=True, limit=100)[1]
+        """
+        from penstock.control.plan import asked_for
+        from penstock.control.restate import schedules
+
+        plan = self._plan(selection, reprocess, limit)
+        work, now, reasons = by_kind(self._context.ranges(selection)), self._context.now(), asked_for(reprocess)
+        state, restated = self._context.state, schedules(self._context.settings.queries)
+        fetched = state.due_ranges(without_frozen(work.fetched), reasons, now, restated, selection.status)
+        if plan.is_divided:
+            models = state.due_ranges(work.derived, reasons, now, {}, selection.status) if work.derived else []
+        else:
+            models = ranges_of(sorted(item.key for item in plan.items if item.key.kind is AssetKind.DERIVED))
+        return replace(plan, items=plan.items[:limit]), in_key_order([*fetched, *models])
+
     def _plan(
         self,
         selection: Selection,
         reprocess: bool,
         limit: int | None,
         counted: Callable[[int], None] = lambda total: None,
+        within: Sequence[ExpectedRange] | None = None,
     ) -> Plan:
         """The plan with a list of at least `limit` items, if it has so many: a run needs every model partition that
         waits for others or is waited for. A plan that will be split lists fetched partitions only."""
         from penstock.control.plan import asked_for, attempt_reason, preview
         from penstock.control.restate import schedules
 
-        work = by_kind(self.runnable_ranges(selection))
+        work = by_kind(_limited(self.runnable_ranges(selection), within))
         models = work.derived
         reasons = asked_for(reprocess)
         most = self._context.settings.control.largest_run
@@ -82,20 +104,28 @@ class PlanService:
         reprocess: bool,
         may_continue: Callable[[str], bool],
         counted: Callable[[int], None] = lambda total: None,
+        within: Sequence[ExpectedRange] | None = None,
     ) -> tuple[Plan, Iterator[Plan]]:
         """The whole plan, and the plans of its runs: one, or, if it is larger than `control.largest_run`, several. Each
         is created when its run begins: newest days first, models last. Leaves out a source whose breaker stays open.
-        Calls `counted` with the number of partitions to fetch as soon as it is known.
+        Calls `counted` with the number of partitions to fetch as soon as it is known. With `within`, plans only
+        partitions of these ranges.
 
         >>> ws.plans.split(Selection(), reprocess=False, may_continue=lambda source: True)
         """
         size = self._context.settings.control.largest_run
-        whole = self._plan(selection, reprocess, size + 1, counted)
+        whole = self._plan(selection, reprocess, size + 1, counted, within)
         if not whole.is_divided:
             return whole, iter([whole])
-        return replace(whole, items=()), self._batches(selection, reprocess, may_continue)
+        return replace(whole, items=()), self._batches(selection, reprocess, may_continue, within)
 
-    def _batches(self, selection: Selection, reprocess: bool, may_continue: Callable[[str], bool]) -> Iterator[Plan]:
+    def _batches(
+        self,
+        selection: Selection,
+        reprocess: bool,
+        may_continue: Callable[[str], bool],
+        within: Sequence[ExpectedRange] | None,
+    ) -> Iterator[Plan]:
         from penstock.control.plan import Plan, asked_for
         from penstock.control.restate import schedules
         from penstock.control.run_splitting import RunBatches
@@ -105,8 +135,12 @@ class PlanService:
         batches = RunBatches(
             self._context.state, self._context.contracts, self._context.now, restated, reasons, selection.status, size
         )
-        yield from batches.of(lambda: by_kind(self._context.ranges(selection)).fetched, may_continue)
-        models = by_kind(self._context.ranges(selection)).derived
+
+        def work() -> ExpectedWork:
+            return by_kind(_limited(self._context.ranges(selection), within))
+
+        yield from batches.of(lambda: work().fetched, may_continue)
+        models = work().derived
         if models:
             made = self._models.planner().plan(models, (), self._context.now(), reasons, selection.status)
             if made.items:
@@ -179,3 +213,7 @@ class PlanService:
             self._models.planner().still_due(work.derived, wanted, self._context.now(), reasons) if work.derived else []
         )
         return [*(item for item in plan.items if item.key in wanted), *derived]
+
+
+def _limited(ranges: list[ExpectedRange], within: Sequence[ExpectedRange] | None) -> list[ExpectedRange]:
+    return ranges if within is None else intersect(ranges, within)

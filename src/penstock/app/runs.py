@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from penstock.app.publications import PublicationService
     from penstock.app.runners import RunnerFactory
     from penstock.control.plan import Plan
+    from penstock.expected import ExpectedRange
     from penstock.pipeline.lazy_session import LazySession
     from penstock.state.order_claims import OrderClaim
     from penstock.state.worker import WorkerStore
@@ -71,19 +72,20 @@ class RunService:
         order: OrderClaim | None = None,
         stopping: Callable[[], bool] = lambda: False,
         unless_judged_since: datetime | None = None,
+        within: Sequence[ExpectedRange] | None = None,
     ) -> RunSummary:
         """Close the attempts of dead workers, publish due partitions, plan, and take the plan through extract,
         validate and load. Splits a large plan into several runs, one after the other. Starts Spark only if there is
         something to publish or to attempt. `reprocess` also attempts success partitions; it is audited. `order` is the
         claim of the order that the runs carry out. When `stopping` returns True, no more attempts are issued, and no
         further run starts. A divided plan leaves out fetched partitions with a verdict on an attempt that was issued at
-        `unless_judged_since` or later.
+        `unless_judged_since` or later. With `within`, only partitions of these ranges are planned.
 
         >>> ws.runs.start(Selection(since="2024-06-01"), actor="kim").accepted
         """
         chosen, reports = selection or Selection(), listener or SILENT
         return self._start(
-            chosen, reports, reprocess, actor or os_user(), spark, None, order, stopping, unless_judged_since
+            chosen, reports, reprocess, actor or os_user(), spark, None, order, stopping, unless_judged_since, within
         )
 
     @reduced_gc()
@@ -98,6 +100,7 @@ class RunService:
         order: OrderClaim | None,
         stopping: Callable[[], bool],
         unless_judged_since: datetime | None = None,
+        within: Sequence[ExpectedRange] | None = None,
     ) -> RunSummary:
         from penstock.control.plan import Plan
 
@@ -116,6 +119,7 @@ class RunService:
             reprocess=reprocess,
             may_continue=lambda source: guard.gate(source) is Gate.OPEN,
             counted=lambda total: self._begin_spark(total, spark),
+            within=within,
         )
         if unless_judged_since is not None and whole.is_divided:
             plans = _without(plans, self._context.state.judged_since(unless_judged_since))

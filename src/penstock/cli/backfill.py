@@ -127,7 +127,7 @@ def show_one(
 
     ws = open_workspace(workspace)
     failed = ws.context.backfills.failed(backfill_id)
-    document = backfill_document(_item(ws, ws.backfills.get(backfill_id)), failed)
+    document = backfill_document(_item(ws, ws.backfills.get(backfill_id)), failed, len(failed))
 
     def draw(console: Console) -> None:
         _draw(console, [document])

@@ -191,11 +191,14 @@ def close_breaker(
 
 
 def _execute_orders(ws: Workspace, worker_token: str, listener: ProgressListener, stop: threading.Event) -> None:
-    """Execute the orders that wait, oldest first, until none is left or the process stops."""
+    """Execute the orders that wait, oldest first, until none is left or the process stops. An order whose work failed
+    with an error that may pass has a pause and does not block the others."""
     while not stop.is_set():
         done = ws.orders.execute_next(worker_token, listener, stop.is_set)
         if done is None:
             return
+        if done.finished_at is None:  # put back, or taken by another loop
+            continue
         facts = {"order_id": done.order_id, "kind": done.kind, "state": done.state, "run_id": done.run_id}
         facts |= {"error": done.error_message} if done.error_message else {}
         log.info("order.executed", extra={"facts": facts})

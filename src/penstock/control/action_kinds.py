@@ -6,6 +6,7 @@ still match; an action by selector or on one resource is refused if its subject 
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import date
@@ -17,7 +18,6 @@ from penstock.control.select import Selection
 from penstock.errors import UsageError
 from penstock.expected import ExpectedRange
 from penstock.partition import PartitionKey
-from penstock.partition_set import compact_ranges
 
 LISTED = 100
 
@@ -50,6 +50,8 @@ class ActionKind(StrEnum):
 # The partitions of these are stored one by one (as ranges); what changed since the preview is left out.
 BY_PARTITIONS = (ActionKind.RETRY, ActionKind.MARK_TERMINAL, ActionKind.CLEAR_TERMINAL)
 # These store a selector: partitions that were not in the preview would change, too, so the plan is refused then.
+# Orders: `validate` and `run` with `reprocess` work only on the previewed partitions that still match when a control
+# loop executes them. The others are standing instructions, which do what is due then.
 BY_SELECTOR = (ActionKind.PAUSE, ActionKind.RESUME, ActionKind.BACKFILL)
 BY_KEY = (ActionKind.DEMOTE, ActionKind.ROLLBACK, ActionKind.APPROVE)
 ORDERED = (
@@ -80,6 +82,12 @@ _NEEDED = ("run_id", "backfill_id", "source")
 _NEEDS_REASON = (ActionKind.DEMOTE, ActionKind.APPROVE)
 
 
+def takes_selection(kind: ActionKind) -> bool:
+    """Whether the action changes selected partitions, instead of a run, a backfill, a source or tables."""
+    subjects = ("backfill_id", "source", "run_id", "tables")
+    return kind is not ActionKind.RECONCILE and (kind in BY_KEY or not {*subjects} & {*OPTIONS.get(kind, ())})
+
+
 @dataclass(frozen=True, slots=True)
 class ActionRequest:
     """An action as it is asked for."""
@@ -103,6 +111,8 @@ class ActionRequest:
             raise UsageError(
                 "a backfill takes no status: it fetches what is missing, and with reprocess success partitions"
             )
+        if self.kind in ORDERED and not takes_selection(self.kind) and self.selection != Selection():
+            raise UsageError(f"{self.kind} takes no selection (it takes {', '.join(known) or 'nothing'})")
         if self.kind in BY_KEY and len(self.selection.keys) != 1:
             raise UsageError(f"{self.kind} changes one partition: name its key")
 
@@ -123,6 +133,19 @@ class ActionPreview:
     refused: Mapping[str, Sequence[PartitionKey]] = field(default_factory=dict)  # the first of them
     facts: Mapping[str, Any] = field(default_factory=dict)  # about the subject of the action
     fingerprint: str = ""  # changes if the subject changes
+
+
+def works_on_previewed(kind: ActionKind, options: Mapping[str, Any]) -> bool:
+    """Whether an order works only on the partitions that were previewed: it replaces or demotes trusted runs."""
+    return kind is ActionKind.VALIDATE or (kind is ActionKind.RUN and bool(options.get("reprocess")))
+
+
+def digest_of(ranges: Sequence[ExpectedRange]) -> str:
+    """Stands for all partitions of ranges that are in key order and do not touch each other."""
+    found = hashlib.sha256()
+    for span in ranges:
+        found.update(f"{span.source}/{span.customer_id}/{span.query_name}/{span.first}..{span.last}\n".encode())
+    return found.hexdigest()
 
 
 def compact(ranges: Sequence[ExpectedRange]) -> dict[str, dict[str, str]]:
@@ -146,8 +169,3 @@ def expand(items: Mapping[str, Mapping[str, str]]) -> list[ExpectedRange]:
                 days = (date.fromisoformat(first), date.fromisoformat(last or first))
                 found.append(ExpectedRange(source, customer_id, query_name, *days))
     return in_key_order(found)
-
-
-def ranges_of(keys: Sequence[PartitionKey]) -> list[ExpectedRange]:
-    """Consecutive days of a customer as one range."""
-    return expand(compact_ranges(keys))

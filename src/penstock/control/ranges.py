@@ -80,6 +80,32 @@ def subtract(ranges: Iterable[ExpectedRange], others: Iterable[ExpectedRange]) -
     return [piece for span in ranges for piece in _pieces(span, sorted(taken.get(_owner(span), ())))]
 
 
+def intersect(ranges: Iterable[ExpectedRange], others: Iterable[ExpectedRange]) -> list[ExpectedRange]:
+    """The partitions of `ranges` that are in one of the others, which do not overlap."""
+    kept: dict[tuple[str, str, str], list[tuple[date, date]]] = {}
+    for span in others:
+        kept.setdefault(_owner(span), []).append((span.first, span.last))
+    clipped = (
+        replace(span, first=max(span.first, low), last=min(span.last, high), over=span.over or span.last)
+        for span in ranges
+        for low, high in sorted(kept.get(_owner(span), ()))
+        if low <= span.last and span.first <= high
+    )
+    return [span for span in clipped if len(span)]
+
+
+def ranges_of(keys: Iterable[PartitionKey]) -> list[ExpectedRange]:
+    """Consecutive days of a customer and query as one range, in key order. Holds no list of the keys; they come in key
+    order."""
+    found: list[ExpectedRange] = []
+    for key in keys:
+        if found and _owner(found[-1]) == _owner(key) and found[-1].last + _DAY == key.logical_date:
+            found[-1] = replace(found[-1], last=key.logical_date)
+        else:
+            found.append(ExpectedRange(*key[:3], key.logical_date, key.logical_date))
+    return in_key_order(found)
+
+
 def first_key(ranges: Sequence[ExpectedRange]) -> PartitionKey:
     return PartitionKey(ranges[0].source, ranges[0].customer_id, ranges[0].query_name, ranges[0].first)
 

@@ -13,7 +13,7 @@ from penstock.db.engine import Database
 from penstock.errors import ConfigError
 from penstock.partition import new_ulid
 
-HEAD = "0011"
+HEAD = "0012"
 _SCRIPTS = Path(__file__).with_name("migrations")
 # True if events have transaction numbers that this cluster has not assigned yet: they come from the dump of another
 # one.

@@ -597,6 +597,8 @@ run_order = sa.Table(
     sa.Column("created_at", UtcTimestamp, nullable=False),
     sa.Column("claimed_at", UtcTimestamp),
     sa.Column("finished_at", UtcTimestamp),
+    sa.Column("partitions", Json),
+    sa.Column("retry_at", UtcTimestamp),
     sa.PrimaryKeyConstraint("order_id", name="run_order_pk"),
     sa.ForeignKeyConstraint(["worker_token"], ["worker.token"], name="order_has_a_worker"),
     sa.CheckConstraint("kind IN ('run', 'resume', 'validate', 'reconcile', 'compact')", name="order_kind_is_known"),

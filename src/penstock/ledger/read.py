@@ -25,7 +25,7 @@ _COLUMNS = [
     sa.cast(_EVENT.c.payload, sa.Text).label("payload"),  # parsed here once, not by the driver
     _TRANSACTION.label("transaction"),
 ]
-_LAST_ID = 2**63 - 1
+_LAST_ID = 2**63 - 1  # no transaction has this id
 _FROM_ATTEMPT = ("contract_fingerprint", "content_digest")
 # Every transaction that may still add events has this id or a higher one.
 _HORIZON = sa.text("SELECT pg_snapshot_xmin(pg_current_snapshot())::text::bigint")
@@ -153,30 +153,43 @@ class LedgerReader:
     def tail(
         self, limit: int, *, after: int | None = None, run_id: str | None = None, kind: str | None = None
     ) -> list[dict[str, Any]]:
-        """Return the newest events, or the next ones after a position, in order, with their whole envelope. A reader
-        that continues after the position of the last event it got misses none: like `after`, this stops before an event
-        that others may still precede."""
-        about = _about(run_id, kind)
+        """Return the newest events by position, with their whole envelope, including events that others may still
+        precede; or the events of `settled` after a position."""
+        if after is not None:
+            return self.settled(limit, after=after, run_id=run_id, kind=kind)
+        newest = sa.select(_EVENT).where(*_about(run_id, kind)).order_by(_EVENT.c.position.desc()).limit(limit)
         with self._database.snapshot() as connection:
-            if after is None:
-                newest = sa.select(_EVENT).where(*about).order_by(_EVENT.c.position.desc()).limit(limit)
-                return [dict(row._mapping) for row in connection.execute(newest)][::-1]
-            where = [*about, self.beyond(self._cursor_at(connection, after))]
+            return [dict(row._mapping) for row in connection.execute(newest)][::-1]
+
+    def settled(
+        self, limit: int, *, after: Cursor | int | None = None, run_id: str | None = None, kind: str | None = None
+    ) -> list[dict[str, Any]]:
+        """Return the newest events, or the next ones after a cursor or after the event at a position, in the order of
+        the ledger, with their whole envelope. Stops before an event that others may still precede: a reader that
+        continues after the last event that it got misses none."""
+        where = _about(run_id, kind)
+        order = self._order() if after is not None else tuple(column.desc() for column in self._order())
+        with self._database.snapshot() as connection:
+            if after is not None:
+                cursor = self._cursor_at(connection, after) if isinstance(after, int) else after
+                where.append(self.beyond(cursor))
             if self._database.dialect == "postgresql":
                 self._check_cluster(connection)
                 where.append(_EVENT.c.transaction_id < connection.scalar(_HORIZON))
-            following = sa.select(_EVENT).where(*where).order_by(*self._order()).limit(limit)
-            return [dict(row._mapping) for row in connection.execute(following)]
+            statement = sa.select(_EVENT).where(*where).order_by(*order).limit(limit)
+            rows = [dict(row._mapping) for row in connection.execute(statement)]
+        return rows if after is not None else rows[::-1]
 
     def _cursor_at(self, connection: Connection, position: int) -> Cursor:
-        """The cursor after the event at a position. Without such an event, one before all events at higher positions;
-        if there are none, one that nothing follows."""
-        if self._database.dialect == "sqlite" or position <= 0:
+        """The cursor after the event at a position. If there is none, for example because it was exported, a cursor
+        before every event at a higher position."""
+        if self._database.dialect == "sqlite":
             return Cursor(0, position)
-        found = connection.scalar(sa.select(_TRANSACTION).where(_EVENT.c.position == position))
-        if found is None:
-            found = connection.scalar(sa.select(sa.func.min(_TRANSACTION)).where(_EVENT.c.position > position))
-        return Cursor(_LAST_ID if found is None else found, position)
+        transaction = connection.scalar(sa.select(_TRANSACTION).where(_EVENT.c.position == position))
+        if transaction is None:
+            higher = sa.select(sa.func.min(_EVENT.c.transaction_id)).where(_EVENT.c.position > position)
+            transaction = connection.scalar(higher)
+        return Cursor(_LAST_ID if transaction is None else transaction, position)
 
     def count(self, *, run_id: str | None = None, kind: str | None = None) -> int:
         """Count the events in the database, optionally of one run or one type."""

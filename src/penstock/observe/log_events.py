@@ -18,7 +18,8 @@ LOG_EVENTS: dict[str, str] = {
     "round.failed": "A round failed, because the database, the storage or the cluster did not respond. It is repeated.",
     "order.executed": "An order of the API was executed; `state` tells how it ended.",
     "order.lost": "Another loop or an operator took the order while it was executed. Its end is recorded there.",
-    "order.broken": "An order failed with an unexpected error.",
+    "order.postponed": "An order failed with an error that may pass. It is executed again after `retry_in_seconds`.",
+    "order.broken": "An order failed with an unexpected error; `traceback` shows where.",
     "heartbeat.missed": "A heartbeat of a worker could not be stored. Its leases expire 60 seconds after the last one.",
     "attempts.rescued": "Attempts of dead workers were closed, so that their partitions can be attempted again.",
     # Runs

@@ -54,13 +54,17 @@ class MarkStore:
         self._database = database
         self._clock = clock
 
-    def mark_terminal(self, keys: Sequence[PartitionKey], reason: str | None, entry: AuditEntry) -> int:
-        """Mark failed partitions as terminal; partitions of another status among `keys` are not changed."""
+    def mark_terminal(
+        self, keys: Sequence[PartitionKey], reason: str | None, entry: AuditEntry, *, audited: bool = True
+    ) -> int:
+        """Mark failed partitions as terminal; partitions of another status among `keys` are not changed. `audited` as
+        in `pause`."""
         refuse_blank(reason)
-        return self._act(_MARK_TERMINAL, keys, reason, entry, creates=True)
+        return self._act(_MARK_TERMINAL, keys, reason, entry, creates=True, audited=audited)
 
-    def clear_terminal(self, keys: Sequence[PartitionKey], entry: AuditEntry) -> int:
-        return self._act(_CLEAR_TERMINAL, keys, None, entry, forgives=True)
+    def clear_terminal(self, keys: Sequence[PartitionKey], entry: AuditEntry, *, audited: bool = True) -> int:
+        """Remove the terminal marks of these partitions, and reset their failures. `audited` as in `pause`."""
+        return self._act(_CLEAR_TERMINAL, keys, None, entry, forgives=True, audited=audited)
 
     def pause(
         self, keys: Sequence[PartitionKey], reason: str | None, entry: AuditEntry, *, audited: bool = True

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import Any
 
@@ -20,10 +20,12 @@ from penstock.db.engine import Database
 from penstock.db.lease import LEASE_SECONDS, seconds_ago, worker_lives
 from penstock.errors import ActRefused, UsageError
 from penstock.partition import RunId
+from penstock.partition_set import CompactRanges
 from penstock.state.control import AuditEntry, record_audit
 from penstock.state.order_claims import IN_PROGRESS, OrderClaim
 
 _ORDER, _WORKER = schema.run_order, schema.worker
+_LISTED = [column for column in _ORDER.columns if column.name != "partitions"]  # which may be long
 
 
 class OrderKind(StrEnum):
@@ -34,6 +36,24 @@ class OrderKind(StrEnum):
     VALIDATE = "validate"  # check trusted runs against the current contract
     RECONCILE = "reconcile"  # publish what differs from authority
     COMPACT = "compact"  # merge small files of tables
+
+
+# What each kind of order takes. Anything else is refused: an order must not do more than it seems to ask for.
+ORDER_FIELDS: Mapping[OrderKind, tuple[str, ...]] = {
+    OrderKind.RUN: ("selection", "reprocess"),
+    OrderKind.RESUME: ("run_id",),
+    OrderKind.VALIDATE: ("selection",),
+    OrderKind.RECONCILE: (),
+    OrderKind.COMPACT: ("tables",),
+}
+
+
+def refuse_other_fields(kind: OrderKind, selection: Mapping[str, Any], options: Mapping[str, Any]) -> None:
+    """Raise UsageError for a selection or an option that this kind of order does not take."""
+    given = {**({"selection": selection} if selection else {}), **options}
+    if unknown := sorted(set(given) - set(ORDER_FIELDS[kind])):
+        takes = ", ".join(ORDER_FIELDS[kind]) or "nothing: it concerns all tables"
+        raise UsageError(f"an order of kind {kind} takes no {', '.join(unknown)} (it takes {takes})")
 
 
 class OrderState(StrEnum):
@@ -67,6 +87,8 @@ class Order:
     result: Mapping[str, Any] | None = None
     claimed_at: datetime | None = None
     finished_at: datetime | None = None
+    partitions: CompactRanges | None = None  # the work is limited to these; lists of orders leave them out
+    retry_at: datetime | None = None  # no loop takes a queued order before
 
     @property
     def claim(self) -> OrderClaim:
@@ -92,6 +114,7 @@ class OrderStore:
             "actor": order.actor,
             "state": order.state.value,
             "created_at": order.created_at,
+            **({} if order.partitions is None else {"partitions": dict(order.partitions)}),
         }
 
         def work(connection: Connection) -> Order:
@@ -113,7 +136,7 @@ class OrderStore:
 
     def page(self, limit: int, before: str | None = None) -> tuple[list[Order], int]:
         """The newest orders, or those older than one, newest first; and the total count."""
-        select = sa.select(_ORDER).order_by(_ORDER.c.order_id.desc()).limit(limit)
+        select = sa.select(*_LISTED).order_by(_ORDER.c.order_id.desc()).limit(limit)
         if before is not None:
             select = select.where(_ORDER.c.order_id < before)
         with self._database.snapshot() as connection:
@@ -122,14 +145,15 @@ class OrderStore:
 
     def unfinished(self, limit: int) -> list[Order]:
         """The newest orders that are not finished, newest first."""
-        select = sa.select(_ORDER).where(_ORDER.c.finished_at.is_(None)).order_by(_ORDER.c.order_id.desc()).limit(limit)
+        select = sa.select(*_LISTED).where(_ORDER.c.finished_at.is_(None)).order_by(_ORDER.c.order_id.desc())
+        select = select.limit(limit)
         with self._database.snapshot() as connection:
             return [_order(row) for row in connection.execute(select)]
 
     def claim(self, worker_token: str) -> Order | None:
-        """Take the oldest order that no live worker holds: a queued one, one whose worker is dead, or one that this
-        worker holds because the database did not respond; the last is not counted as another claim. None if there is
-        none."""
+        """Take the oldest order that no live worker holds: a queued one whose pause is over, one whose worker is dead,
+        or one that this worker holds because the database did not respond; the last is not counted as another claim.
+        None if there is none."""
         now = self._clock()
         statement = sa.select(_ORDER).where(*self._claimable(worker_token)).order_by(_ORDER.c.order_id).limit(1)
 
@@ -142,6 +166,7 @@ class OrderStore:
                 "worker_token": worker_token,
                 "claims": row.claims + (row.worker_token != worker_token),
                 "claimed_at": now,
+                "retry_at": None,
             }
             connection.execute(sa.update(_ORDER).where(_ORDER.c.order_id == row.order_id).values(**values))
             return self._find(connection, row.order_id)
@@ -169,11 +194,11 @@ class OrderStore:
         """Return an order to the queue, with the run that it has; False if the claim is lost."""
         return self._change(claim, state=OrderState.QUEUED.value, worker_token=None, claims=0)
 
-    def put_back(self, claim: OrderClaim) -> bool:
-        """Return an order whose work failed to the queue, with the run that it has, and count the failure; False if the
-        claim is lost."""
+    def put_back(self, claim: OrderClaim, pause: timedelta) -> bool:
+        """Return an order whose work failed to the queue, with the run that it has, and count the failure. No loop
+        takes it before the pause is over. False if the claim is lost."""
         values = {"state": OrderState.QUEUED.value, "worker_token": None, "claims": 0}
-        return self._change(claim, **values, failures=_ORDER.c.failures + 1)
+        return self._change(claim, **values, failures=_ORDER.c.failures + 1, retry_at=self._clock() + pause)
 
     def cancel(self, order_id: str, entry: AuditEntry) -> bool:
         """End an order that has no run in progress: no further run of it can start. False if the order is over. Raises
@@ -222,7 +247,8 @@ class OrderStore:
             sa.Boolean,
         )
         free = sa.or_(_ORDER.c.worker_token.is_(None), _ORDER.c.worker_token == worker_token, sa.not_(held))
-        return [_ORDER.c.finished_at.is_(None), free, sa.not_(run_held)]
+        is_due = sa.or_(_ORDER.c.retry_at.is_(None), _ORDER.c.retry_at <= self._clock())
+        return [_ORDER.c.finished_at.is_(None), is_due, free, sa.not_(run_held)]
 
     def _change(self, claim: OrderClaim, **values: Any) -> bool:
         mine = (

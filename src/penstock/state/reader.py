@@ -131,14 +131,35 @@ class StateReader:
     ) -> list[ExpectedRange]:
         """Return the partitions of `views`, with consecutive days as one range."""
         where, parameters = view_sql.filters(status, False, False, None, marked, paused)
+        return self._islands(f"view{where}", ranges, parameters)
+
+    def trusted_ranges(self, ranges: Sequence[ExpectedRange], schema_version: str) -> list[ExpectedRange]:
+        """Return the partitions of `trusted` with this schema version, with consecutive days as one range."""
+        where = "WHERE status = 'success' AND schema_version = :schema_version"
+        return self._islands(f"view {where}", ranges, {"schema_version": schema_version})
+
+    def due_ranges(
+        self,
+        ranges: Sequence[ExpectedRange],
+        reasons: Sequence[PlanReason],
+        now: datetime,
+        restated: Mapping[str, Sequence[int]],
+        status: PartitionStatus | None = None,
+    ) -> list[ExpectedRange]:
+        """Return the partitions that would be attempted for these reasons, with consecutive days as one range."""
+        due = f"({self._reasoned(restated)}) q WHERE {view_sql.for_reasons(reasons, status)}"
+        return self._islands(due, ranges, {"now": now})
+
+    def _islands(self, rows: str, ranges: Sequence[ExpectedRange], parameters: dict[str, Any]) -> list[ExpectedRange]:
+        """Consecutive days of the partitions of a FROM clause as ranges, in key order."""
         island = view_sql.ISLAND[self._database.dialect]
         select = f"""
             SELECT source, customer_id, query_name, MIN(logical_date) AS first_day, MAX(logical_date) AS last_day
-            FROM (SELECT *, {island} AS island FROM view{where}) d
+            FROM (SELECT *, {island} AS island FROM {rows}) d
             GROUP BY source, customer_id, query_name, island
             ORDER BY source, customer_id, query_name, first_day"""
-        rows = self.query(select, ranges, parameters, {"first_day": sa.Date(), "last_day": sa.Date()})
-        return [ExpectedRange(r.source, r.customer_id, r.query_name, r.first_day, r.last_day) for r in rows]
+        found = self.query(select, ranges, parameters, {"first_day": sa.Date(), "last_day": sa.Date()})
+        return [ExpectedRange(r.source, r.customer_id, r.query_name, r.first_day, r.last_day) for r in found]
 
     def reasons(
         self,

@@ -39,9 +39,9 @@ def backfill_item(backfill: Backfill, progress: Progress, now: datetime, *, is_s
     }
 
 
-def backfill_document(item: dict[str, Any], failed: Sequence[PartitionKey]) -> Document:
-    """One backfill and its failed partitions."""
-    return Document({**item, "failed": [str(key) for key in failed]})
+def backfill_document(item: dict[str, Any], failed: Sequence[PartitionKey], failed_total: int) -> Document:
+    """One backfill, its failed partitions or the first of them, and their number."""
+    return Document({**item, "failed": [str(key) for key in failed], "failed_total": failed_total})
 
 
 def new_backfill_document(item: dict[str, Any], *, moved: int | None, frozen: int, dry_run: bool) -> Document:

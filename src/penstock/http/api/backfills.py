@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from penstock.control.action_kinds import LISTED
 from penstock.http.calls import Call
 from penstock.http.parameters import CURSOR, in_path, limit
 from penstock.http.routes import PREFIX, Access, Route
@@ -33,12 +34,14 @@ def list_backfills(call: Call) -> Document:
 
 
 def show_backfill(call: Call) -> Document:
-    """Show one backfill: its progress, its failed partitions and its expected end."""
+    """Show one backfill: its progress, the first 100 of its failed partitions, their number, and its expected end."""
     from penstock.views.backfills import backfill_document
 
     ws, backfill_id = call.workspace, call.path["backfill_id"]
-    found = ws.backfills.get(backfill_id)
-    return backfill_document(backfill_fields(ws, found), ws.context.backfills.failed(backfill_id))
+    found, store = ws.backfills.get(backfill_id), ws.context.backfills
+    failed = store.failed(backfill_id, limit=LISTED)
+    total = len(failed) if len(failed) < LISTED else store.failed_count(backfill_id)
+    return backfill_document(backfill_fields(ws, found), failed, total)
 
 
 ROUTES = (

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from http import HTTPStatus
 from typing import Any
 
+from penstock.app.orders import pause_message
+from penstock.control.ranges import count_partitions
 from penstock.control.select import FORCE_ABOVE
 from penstock.errors import AccessDenied
 from penstock.http.calls import Call, Reply
@@ -15,7 +17,7 @@ from penstock.http.routes import PREFIX, Access, Route
 from penstock.http.schemas.runs import OrderBody, OrderCancelled, OrderDocument, OrderPage, SelectionBody
 from penstock.lifecycle import AttemptReason
 from penstock.plural import counted
-from penstock.state.orders import OrderKind
+from penstock.state.orders import Order, OrderKind, refuse_other_fields
 from penstock.state.tokens import TokenRole
 from penstock.views.document import Document, paginate
 from penstock.views.orders import order_cancel_document, order_document, order_item, orders_document
@@ -46,16 +48,18 @@ def stored_order(
     if not call.identity.role.includes(ORDER_ROLES[kind]):
         raise AccessDenied(f"{kind} needs the role {ORDER_ROLES[kind]}: {call.identity.name} has {call.identity.role}")
     ws, chosen = call.workspace, selection_of_body(selection)
+    given = {name: value for name, value in options.items() if value}
+    refuse_other_fields(kind, chosen.as_dict(), given)
     if not force and kind is OrderKind.RUN and options.get("reprocess"):
         again = ws.plans.preview(chosen, reprocess=True, limit=1).reasons.get(AttemptReason.REPROCESS, 0)
         refuse_many(f"reprocessing {counted(again)}", again)
     elif not force and kind is OrderKind.VALIDATE:
-        trusted = len(ws.rechecks.candidates(chosen))
+        trusted = count_partitions(ws.rechecks.candidate_ranges(chosen))
         refuse_many(f"re-checking {counted(trusted)}", trusted)
     made = ws.orders.create(
         kind,
         chosen,
-        {name: value for name, value in options.items() if value},
+        given,
         reason=reason,
         actor=call.identity.name,
         order_id=call.reserved_id,
@@ -90,6 +94,8 @@ def selection_of_body(body: SelectionBody) -> Any:
 def create_order(call: Call) -> Reply:
     """Order work that needs Spark: run, resume, validate, reconcile or compact.
 
+    A run takes `selection` and `reprocess`, a re-check `selection`, resume `run_id`, compact `tables`. Fields of other
+    kinds are refused.
     A re-check, or a run with `reprocess`, of more than 10,000 success partitions needs `force`.
     """
     body: OrderBody = call.body
@@ -102,17 +108,23 @@ def list_orders(call: Call) -> Document:
     ws = call.workspace
     found, total = ws.orders.page(call.limit + 1, call.after)
     shown, following = paginate(found, call.limit, lambda order: order.order_id)
-    unfinished = next((order for order in shown if order.finished_at is None), None)
-    warning = None if unfinished is None else ws.orders.warning(unfinished)  # the same for all unfinished orders
-    items = [order_item(order, warning if order.finished_at is None else None) for order in shown]
+    is_any_open = any(order.finished_at is None for order in shown)
+    items = _items(shown, ws.orders.loop_warning() if is_any_open else None)
     return call.page(orders_document(items, total, following))
 
 
 def unfinished_orders(call: Call, limit: int) -> list[dict[str, Any]]:
     """The newest orders that are not finished, with the reason why they make no progress."""
     found = call.workspace.orders.unfinished(limit)
-    warning = call.workspace.orders.loop_warning() if found else None
-    return [dict(order_item(order, warning)) for order in found]
+    return _items(found, call.workspace.orders.loop_warning() if found else None)
+
+
+def _items(orders: Sequence[Order], loop_warning: str | None) -> list[dict[str, Any]]:
+    """Orders with the reason why unfinished ones make no progress; that no control loop is alive concerns them all."""
+    return [
+        order_item(order, (loop_warning or pause_message(order)) if order.finished_at is None else None)
+        for order in orders
+    ]
 
 
 def show_order(call: Call) -> Document:

@@ -10,7 +10,14 @@ from typing import Any
 
 from pydantic import Field
 
-from penstock.control.action_kinds import BY_KEY, OPTIONS, ActionKind
+from penstock.control.action_kinds import (
+    BY_KEY,
+    OPTIONS,
+    ORDERED,
+    ActionKind,
+    takes_selection,
+    works_on_previewed,
+)
 from penstock.control.select import FORCE_ABOVE
 from penstock.errors import ActRefused, StateConflict, UsageError
 from penstock.http.api.plans import ACTION_ROLES, PLAN, apply_plan, previewed, show_plan
@@ -64,7 +71,6 @@ TEXTS: Mapping[ActionKind, ActionText] = {
     ActionKind.RECONCILE: ActionText("Reconcile", "The control loop publishes what is accepted and not in its table."),
     ActionKind.COMPACT: ActionText("Compact", "The control loop rewrites small files of the tables."),
 }
-_WITHOUT_SELECTION = ("backfill_id", "source", "run_id", "tables")
 _ACT = Parameter("act", "The action.", required=True, values=tuple(ActionKind))
 _OPTIONS = (
     Parameter("run_id", "A run."),
@@ -103,7 +109,7 @@ class ActionForm(Model):
     @property
     def body(self) -> PlanBody:
         """The body of the API for the same action."""
-        is_subject = takes_no_selection(self.act)
+        is_subject = not takes_selection(self.act)
         selection = SelectionBody(
             keys=_lines(self.key),
             source=None if is_subject else self.source,
@@ -135,13 +141,6 @@ class ApplyForm(Model):
     force: bool = False
 
 
-def takes_no_selection(act: ActionKind) -> bool:
-    """Whether the action changes a run, a backfill, a source or tables instead of selected partitions."""
-    return act is ActionKind.RECONCILE or (
-        act not in BY_KEY and any(name in _WITHOUT_SELECTION for name in OPTIONS.get(act, ()))
-    )
-
-
 def show_form(call: Call) -> Reply:
     """The form of an action. The URL fills in its fields."""
     act = ActionKind(call.query["act"])
@@ -164,6 +163,8 @@ def preview(call: Call) -> Reply:
         Page(f"Preview: {TEXTS[form.act].title}", "", command_line(form.act, form.model_dump(), preview=True)),
         plan=plan,
         text=TEXTS[form.act],
+        ordered=form.act in ORDERED,
+        standing=form.act in ORDERED and not works_on_previewed(form.act, plan["options"]),
         form=form.model_dump(exclude_defaults=True, mode="json"),
         force_above=FORCE_ABOVE,
     )
@@ -229,7 +230,7 @@ def _form(
         text=TEXTS[act],
         values=values,
         options=OPTIONS.get(act, ()),
-        has_selection=not takes_no_selection(act),
+        has_selection=takes_selection(act),
         by_key=act in BY_KEY,
         sources=sorted({*settings.sources, *([MODELS] if settings.models else [])}),
         message=message,

@@ -47,7 +47,7 @@ def show_one_backfill(call: Call) -> Reply:
         Page(f"Backfill {named}", "backfills", f"penstock backfill show {named}"),
         backfill=_with_progress(found),
         failed=found["failed"][:_SHOWN_KEYS],
-        failed_total=len(found["failed"]),
+        failed_total=found["failed_total"],
         actions=actions,
         duration=duration(found["created_at"], found["finished_at"]),
         loop_warning=_loop_warning(call, [found]),

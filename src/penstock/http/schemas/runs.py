@@ -178,6 +178,7 @@ class BackfillPage(Model):
 
 
 class BackfillDocument(BackfillItem):
-    """A backfill and its failed partitions."""
+    """A backfill, the first of its failed partitions, and their number."""
 
     failed: list[str]
+    failed_total: int
