@@ -3,7 +3,7 @@ SHELL := /bin/bash
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: help demo console screenshots test test-fast test-spark-versions mutate check format lint types bench docs lock clean
+.PHONY: help demo console screenshots test test-fast test-spark-versions test-integrations mutate check format lint types bench docs lock clean
 
 help: ## show this list
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | while IFS=$$'\t' read -r name what; do printf '  %-20s %s\n' "$$name" "$$what"; done
@@ -31,6 +31,10 @@ test-fast: $(VENV)/.dev ## run the tests that need no Spark
 test-spark-versions: $(VENV)/.dev ## run the smoke tests on the older versions of Spark (VERSIONS=..., ARGS=...)
 	scripts/test-spark-versions $(or $(VERSIONS),4.0 4.1 4.2) -- $(ARGS)
 
+# Every integration with a lock, or NAMES=airflow. ARGS="-k sensor".
+test-integrations: $(VENV)/.dev ## run the tests of the integrations, each in its own environment (NAMES=..., ARGS=...)
+	scripts/test-integrations $(or $(NAMES),$(patsubst requirements/integration-%.lock,%,$(sort $(wildcard requirements/integration-*.lock)))) -- $(ARGS)
+
 # See docs/testing.md. SAMPLE=400, SEED=1, ARGS="--all --package state".
 mutate: $(VENV)/.dev ## run mutation testing with the fast tests (SAMPLE=..., SEED=..., ARGS=...)
 	$(BIN)/python scripts/mutate --sample $(or $(SAMPLE),200) --seed $(or $(SEED),7) $(ARGS)
@@ -56,8 +60,8 @@ docs: $(VENV)/.dev ## write the generated reference pages and build the site in 
 	$(BIN)/python scripts/generate_docs.py
 	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict
 
-# Lock files contain versions and hashes only, and name no registry. The last lines lock the environments with older
-# versions of Spark, which have all other packages in the versions of the dev lock.
+# Lock files contain versions and hashes only, and name no registry. The environments with older versions of Spark have
+# all other packages in the versions of the dev lock. The environments of integrations have versions of their own.
 lock: $(VENV)/.dev ## lock the dependencies of pyproject.toml with hashes
 	$(BIN)/pip install --quiet uv==0.13.7
 	$(BIN)/uv pip compile --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-header --quiet pyproject.toml --extra console -o requirements/runtime.lock
@@ -65,6 +69,7 @@ lock: $(VENV)/.dev ## lock the dependencies of pyproject.toml with hashes
 	printf 'duckdb==1.5.5\nduckdb-extension-delta==1.5.5\n' | $(BIN)/uv pip compile - --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-header --no-annotate --quiet -o requirements/delta-reader.lock
 	grep -E '^[a-z].*==' requirements/dev.lock | grep -v '^pyspark==' | sed 's/ *\\$$//' > $(VENV)/constraints.txt
 	for version in 4.0 4.1 4.2; do printf 'pyspark[connect]==%s.*\npytest\npytest-timeout\n' $$version | $(BIN)/uv pip compile pyproject.toml - --constraint $(VENV)/constraints.txt --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-header --no-annotate --quiet -o requirements/spark-$$version.lock; done
+	printf 'apache-airflow==3.3.*\nhatchling==1.33.0\nhttpx>=0.28.1,<0.29\npytest>=9.2,<10\npytest-timeout>=2.4,<3\n' | $(BIN)/uv pip compile - --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-header --no-annotate --quiet -o requirements/integration-airflow.lock
 
 $(VENV)/.runtime: requirements/runtime.lock pyproject.toml scripts/setup
 	scripts/setup runtime
