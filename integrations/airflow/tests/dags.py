@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import textwrap
 from dataclasses import dataclass
 from pathlib import Path
@@ -42,6 +43,13 @@ class Finished:
                 .where(AssetEvent.source_run_id == self.run_id)
             ).all()
         return sorted((row[0], row[1], row[2]) for row in rows)
+
+
+def example_of_the_page() -> str:
+    """The file of DAGs in docs/howto/airflow.md."""
+    page = Path(__file__).parents[3] / "docs" / "howto" / "airflow.md"
+    [body] = re.findall(r"^```python dags/\w+\.py\n(.*?)^```$", page.read_text(), re.MULTILINE | re.DOTALL)
+    return str(body)
 
 
 def queued_partitions(dag_id: str) -> list[str]:

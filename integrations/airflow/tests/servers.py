@@ -41,7 +41,7 @@ sources:
     rows: 5
     faults:
       - {{fault: wrong_type, query: campaign_daily, customer: "1000000002", date: {BAD_DAY}}}
-      - {{fault: slow, query: slow_daily, customer: "1000000001", date: {GOOD_DAY}, seconds: 8}}
+      - {{fault: slow, query: slow_daily, customer: "1000000001", date: {GOOD_DAY}, seconds: 15}}
 queries:
   campaign_daily: &query
     source: demo

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import re
 from datetime import UTC, datetime
-from pathlib import Path
 
 import pytest
-from dags import Dags, queued_partitions
+from dags import Dags, example_of_the_page, queued_partitions
 from servers import BAD_DAY, GOOD_DAY, TABLE, Site
 
 URI = f"penstock://penstock_default/{TABLE}"
@@ -55,9 +53,7 @@ def test_a_dag_orders_a_run_and_emits_an_event_for_each_published_day(
 
 
 def test_the_example_of_the_page_runs(dags: Dags, connection: Site) -> None:
-    page = Path(__file__).parents[3] / "docs" / "howto" / "airflow.md"
-    [(name, body)] = re.findall(r"^```python dags/(\w+)\.py\n(.*?)^```$", page.read_text(), re.MULTILINE | re.DOTALL)
-    path = dags.write(name, body)
+    path = dags.write("example", example_of_the_page())
     done = dags.run("fetch_campaigns", path, logical_date=datetime(2024, 6, 2, tzinfo=UTC))
     assert done.tasks == {"fetch": "success", "ready": "success"}
     assert done.asset_events() == [(URI, GOOD_DAY, {"require": "95%"})]

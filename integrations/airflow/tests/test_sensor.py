@@ -173,22 +173,29 @@ def test_asset_events_need_a_day(dags: Dags, connection: Site) -> None:
         run_sensor(dags, since=GOOD_DAY, outlets=f"table_asset({TABLE!r})")
 
 
+READY_QUESTION = {
+    "tables": [TABLE],
+    "require": "95%",
+    "date": None,
+    "since": GOOD_DAY,
+    "until": None,
+    "customers": ["1000000001"],
+}
+POLLING = {"penstock_conn_id": "ads", "poll_interval": 30, "deadline": 1_750_000_000.5}
+
+
 @pytest.mark.parametrize(
-    "trigger",
+    ("kind", "arguments"),
     [
-        PenstockReadyTrigger(
-            question={"tables": [TABLE], "require": "95%", "since": GOOD_DAY, "customers": ["1000000001"]},
-            penstock_conn_id="penstock_default",
-            poll_interval=30,
-            deadline=1_750_000_000.5,
-        ),
-        PenstockOrderTrigger("01J0000000000000000000000A", "penstock_default", 5, None),
+        (PenstockReadyTrigger, {"question": READY_QUESTION, **POLLING}),
+        (PenstockOrderTrigger, {"order_id": "01J0000000000000000000000A", **POLLING}),
     ],
-    ids=lambda trigger: type(trigger).__name__,
 )
-def test_a_trigger_is_the_same_after_it_was_stored(trigger: PenstockReadyTrigger | PenstockOrderTrigger) -> None:
-    path, arguments = trigger.serialize()
-    restored = import_string(path)(**json.loads(json.dumps(arguments)))
-    assert type(restored) is type(trigger)
+def test_a_trigger_is_the_same_after_it_was_stored(
+    kind: type[PenstockReadyTrigger | PenstockOrderTrigger], arguments: dict[str, Any]
+) -> None:
+    path, stored = kind(**arguments).serialize()
+    assert stored == arguments
+    restored = import_string(path)(**json.loads(json.dumps(stored)))
+    assert type(restored) is kind
     assert restored.serialize() == (path, arguments)
-    assert (restored.poll_interval, restored.deadline) == (trigger.poll_interval, trigger.deadline)

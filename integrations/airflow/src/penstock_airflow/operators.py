@@ -10,7 +10,7 @@ from airflow.sdk import BaseOperator, conf
 from airflow.sdk.exceptions import AirflowException, AirflowFailException
 
 from penstock.client import Client
-from penstock.errors import PenstockError, TransientError
+from penstock.errors import PenstockError, TransientError, UsageError
 from penstock_airflow.assets import emit_days, table_of
 from penstock_airflow.connections import Server
 from penstock_airflow.hooks import DEFAULT_CONNECTION, PenstockHook, described
@@ -71,8 +71,9 @@ class PenstockRunOperator(BaseOperator):
         server = PenstockHook(self.penstock_conn_id).server
         try:
             with server.client() as client:
-                order = self._order(client, context)
+                order = self._earlier_order(client, context) or self._new_order(client, context)
                 self._placed = (server, order["order_id"])
+                context["task_state_store"].set(_ORDER, order["order_id"])
                 context["ti"].xcom_push(key=CONSOLE_PAGE, value=server.order_page(order["order_id"]))
                 if self.deferrable and not is_over(order):
                     self._defer(order["order_id"])
@@ -88,9 +89,9 @@ class PenstockRunOperator(BaseOperator):
         try:
             with server.client() as client:
                 if "timeout" in event:
-                    order_id = str(context["task_state_store"].get(_ORDER))
+                    order_id, text = event["order_id"], "\n".join(event["timeout"])
                     client.cancel_order(order_id)
-                    text = "\n".join(event["timeout"])
+                    context["task_state_store"].delete(_ORDER)
                     raise AirflowException(f"cancelled order {order_id}: execution_timeout is over; {text}")
                 return self._finish(client, context, event["order"])
         except PenstockError as error:
@@ -101,20 +102,32 @@ class PenstockRunOperator(BaseOperator):
         if self._placed is None:
             return
         server, order_id = self._placed
-        with server.client() as client:  # its own: the handler may have interrupted a request of the other one
-            requested = client.cancel_order(order_id)
+        try:
+            with server.client() as client:  # its own: the handler may have interrupted a request of the other one
+                requested = client.cancel_order(order_id)
+        except PenstockError as error:
+            self.log.error("order %s is not cancelled: %s", order_id, described(error, self.penstock_conn_id))
+            return
         self.log.info("order %s: %s", order_id, "cancelled" if requested else "was over")
 
-    def _order(self, client: Client, context: Context) -> dict[str, Any]:
-        """The order of an earlier try that no task followed to its end, or a new one."""
-        store = context["task_state_store"]
-        if (known := store.get(_ORDER)) is not None:
-            order = client.show_order(str(known))
-            if order["state"] != "cancelled":
-                self.log.info("following order %s of an earlier try", known)
-                return order
-        order = self._place(client, f"airflow/{context['ti'].id}")
-        store.set(_ORDER, order["order_id"])
+    def _earlier_order(self, client: Client, context: Context) -> dict[str, Any] | None:
+        """The order of an earlier try that no task followed to its end; None if there is none."""
+        order_id = context["task_state_store"].get(_ORDER)
+        if order_id is None:
+            return None
+        try:
+            order = client.show_order(str(order_id))
+        except UsageError as error:  # the server has another database than the one of the earlier try
+            self.log.warning("%s", error)
+            return None
+        if order["state"] == "cancelled":
+            return None
+        self.log.info("following order %s of an earlier try", order_id)
+        return order
+
+    def _new_order(self, client: Client, context: Context) -> dict[str, Any]:
+        task = context["ti"]
+        order = self._place(client, f"airflow/{task.id}/{task.try_number}")
         self.log.info("placed order %s: %s", order["order_id"], order["selection"])
         return order
 

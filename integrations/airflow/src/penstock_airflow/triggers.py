@@ -55,7 +55,7 @@ class _PollingTrigger(BaseTrigger):
                     payload = await asyncio.to_thread(self.poll, client, is_last=is_last)
                 except TransientError as error:
                     self.log.warning("%s", error)
-                    payload = {"timeout": [str(error)]} if is_last else None
+                    payload = {**self.arguments(), "timeout": [str(error)]} if is_last else None
                 except PenstockError as error:
                     payload = {"error": described(error, self.penstock_conn_id)}
                 if payload is not None:
@@ -96,7 +96,7 @@ class PenstockReadyTrigger(_PollingTrigger):
         if answer.ready:
             return {"ready": answer.summary()}
         self.log_change("not ready:\n" + "\n".join(answer.missing()))
-        return {"timeout": answer.missing()} if is_last else None
+        return {**self.arguments(), "timeout": answer.missing()} if is_last else None
 
 
 class PenstockOrderTrigger(_PollingTrigger):
@@ -117,7 +117,7 @@ class PenstockOrderTrigger(_PollingTrigger):
         self.log_change(text)
         if is_over(order):
             return {"order": order}
-        return {"timeout": [text]} if is_last else None
+        return {**self.arguments(), "timeout": [text]} if is_last else None
 
     async def on_kill(self) -> None:
         """Cancel the order: a user ended the deferred task."""
