@@ -3,7 +3,7 @@ SHELL := /bin/bash
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: help demo console screenshots test test-fast test-spark-versions mutate check format lint types bench docs lock clean
+.PHONY: help demo console screenshots test test-fast test-spark-versions test-integrations mutate check format lint types bench docs lock clean
 
 help: ## show this list
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | while IFS=$$'\t' read -r name what; do printf '  %-20s %s\n' "$$name" "$$what"; done
@@ -30,6 +30,10 @@ test-fast: $(VENV)/.dev ## run the tests that need no Spark
 # The newest version is that of the dev lock, on which all other tests run. VERSIONS=4.0, ARGS="-k order".
 test-spark-versions: $(VENV)/.dev ## run the smoke tests on the older versions of Spark (VERSIONS=..., ARGS=...)
 	scripts/test-spark-versions $(or $(VERSIONS),4.0 4.1 4.2) -- $(ARGS)
+
+# Every integration with a lock, or NAMES=airflow. ARGS="-k sensor".
+test-integrations: $(VENV)/.dev ## run the tests of the integrations, each in its own environment (NAMES=..., ARGS=...)
+	scripts/test-integrations $(or $(NAMES),$(patsubst requirements/integration-%.lock,%,$(sort $(wildcard requirements/integration-*.lock)))) -- $(ARGS)
 
 # See docs/testing.md. SAMPLE=400, SEED=1, ARGS="--all --package state".
 mutate: $(VENV)/.dev ## run mutation testing with the fast tests (SAMPLE=..., SEED=..., ARGS=...)
@@ -59,6 +63,7 @@ docs: $(VENV)/.dev ## write the generated reference pages and build the site in 
 # Lock files contain versions and hashes only, and name no registry. The environments with older versions of Spark have
 # all other packages in the versions of the dev lock. dbt-core 1.12 needs a package that downloads its code while it is
 # installed; pip accepts hashes of `mashumaro[msgpack]` only with its extra.
+# all other packages in the versions of the dev lock. The environments of integrations have versions of their own.
 lock: $(VENV)/.dev ## lock the dependencies of pyproject.toml with hashes
 	$(BIN)/pip install --quiet uv==0.13.7
 	$(BIN)/uv pip compile --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-header --quiet pyproject.toml --extra console -o requirements/runtime.lock
@@ -67,6 +72,7 @@ lock: $(VENV)/.dev ## lock the dependencies of pyproject.toml with hashes
 	grep -E '^[a-z].*==' requirements/dev.lock | grep -v '^pyspark==' | sed 's/ *\\$$//' > $(VENV)/constraints.txt
 	for version in 4.0 4.1 4.2; do printf 'pyspark[connect]==%s.*\npytest\npytest-timeout\n' $$version | $(BIN)/uv pip compile pyproject.toml - --constraint $(VENV)/constraints.txt --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-header --no-annotate --quiet -o requirements/spark-$$version.lock; done
 	printf 'dbt-core>=1.10,<1.12\ndbt-duckdb\nduckdb==1.5.5\nduckdb-extension-delta==1.5.5\npytest\npytest-timeout\n' | $(BIN)/uv pip compile - --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-header --no-annotate --no-strip-extras --quiet -o requirements/integration-dbt.lock
+	printf 'apache-airflow==3.3.*\nhatchling==1.33.0\nhttpx>=0.28.1,<0.29\npytest>=9.2,<10\npytest-timeout>=2.4,<3\n' | $(BIN)/uv pip compile - --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-header --no-annotate --quiet -o requirements/integration-airflow.lock
 
 $(VENV)/.runtime: requirements/runtime.lock pyproject.toml scripts/setup
 	scripts/setup runtime

@@ -1,4 +1,5 @@
-"""`make help` lists every target of the Makefile, and every older version of Spark is tested and locked."""
+"""`make help` lists every target of the Makefile; every older version of Spark and every integration is tested and
+locked."""
 
 from __future__ import annotations
 
@@ -35,3 +36,21 @@ def test_a_version_of_spark_without_a_lock_is_refused() -> None:
         [ROOT / "scripts" / "test-spark-versions", "3.5"], capture_output=True, text=True, check=False, timeout=60
     )
     assert (done.returncode, done.stderr) == (2, "test-spark-versions: there is no requirements/spark-3.5.lock\n")
+
+
+def test_every_integration_is_tested_and_locked() -> None:
+    integrations = sorted(path.parent.name for path in (ROOT / "integrations").glob("*/pyproject.toml"))
+    locks = sorted(path.name for path in (ROOT / "requirements").glob("integration-*.lock"))
+    assert locks == [f"integration-{name}.lock" for name in integrations]
+    written = re.findall(r"-o requirements/(integration-[\w-]+\.lock)", (ROOT / "Makefile").read_text())
+    assert sorted(written) == locks
+    command = ["make", "--no-print-directory", "--dry-run", "--assume-old=.venv/.dev", "test-integrations"]
+    planned = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    assert planned.split("\n")[0].split(" -- ")[0] == " ".join(["scripts/test-integrations", *integrations])
+
+
+def test_an_integration_without_a_lock_is_refused() -> None:
+    done = subprocess.run(
+        [ROOT / "scripts" / "test-integrations", "cron"], capture_output=True, text=True, check=False, timeout=60
+    )
+    assert (done.returncode, done.stderr) == (2, "test-integrations: there is no requirements/integration-cron.lock\n")
