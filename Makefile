@@ -61,9 +61,9 @@ docs: $(VENV)/.dev ## write the generated reference pages and build the site in 
 	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict
 
 # Lock files contain versions and hashes only, and name no registry. The environments with older versions of Spark have
-# all other packages in the versions of the dev lock. dbt-core 1.12 needs a package that downloads its code while it is
-# installed; pip accepts hashes of `mashumaro[msgpack]` only with its extra.
-# all other packages in the versions of the dev lock. The environments of integrations have versions of their own.
+# all other packages in the versions of the dev lock. The environments of integrations have versions of their own. dbt-core
+# 1.12 needs a package that downloads its code while it is installed; pip accepts hashes of `mashumaro[msgpack]` only with
+# its extra.
 lock: $(VENV)/.dev ## lock the dependencies of pyproject.toml with hashes
 	$(BIN)/pip install --quiet uv==0.13.7
 	$(BIN)/uv pip compile --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-header --quiet pyproject.toml --extra console -o requirements/runtime.lock
@@ -72,6 +72,7 @@ lock: $(VENV)/.dev ## lock the dependencies of pyproject.toml with hashes
 	grep -E '^[a-z].*==' requirements/dev.lock | grep -v '^pyspark==' | sed 's/ *\\$$//' > $(VENV)/constraints.txt
 	for version in 4.0 4.1 4.2; do printf 'pyspark[connect]==%s.*\npytest\npytest-timeout\n' $$version | $(BIN)/uv pip compile pyproject.toml - --constraint $(VENV)/constraints.txt --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-header --no-annotate --quiet -o requirements/spark-$$version.lock; done
 	printf 'dbt-core>=1.10,<1.12\ndbt-duckdb\nduckdb==1.5.5\nduckdb-extension-delta==1.5.5\npytest\npytest-timeout\n' | $(BIN)/uv pip compile - --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-header --no-annotate --no-strip-extras --quiet -o requirements/integration-dbt.lock
+	$(BIN)/uv pip compile --group integrations/dagster/pyproject.toml:test --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-header --no-annotate --quiet -o requirements/integration-dagster.lock
 	printf 'apache-airflow==3.3.*\nhatchling==1.33.0\nhttpx>=0.28.1,<0.29\npytest>=9.2,<10\npytest-timeout>=2.4,<3\n' | $(BIN)/uv pip compile - --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-header --no-annotate --quiet -o requirements/integration-airflow.lock
 
 $(VENV)/.runtime: requirements/runtime.lock pyproject.toml scripts/setup
