@@ -17,7 +17,7 @@ from penstock.contract.complaint import summary
 from penstock.contract.contract import Contract
 from penstock.contract.evaluation import count_complaints, row_rules
 from penstock.contract.parse import Parsed, parse_many
-from penstock.errors import ConfigError, ErrorClass, PenstockError
+from penstock.errors import ConfigError, ErrorClass, PenstockError, QuotaExceeded, QuotaUsedUp
 from penstock.lake import open_lake
 from penstock.partition import new_run_id
 from penstock.pipeline.extract import Extracted, extract_locally
@@ -37,8 +37,8 @@ class SourceSuite:
 
     `options` are those of `sources.<name>`; `query` must succeed for `customer` on all `dates` and return some rows.
     With each of `failing_options` (a wrong password, a closed port) `extract` must raise or yield an error of
-    `penstock.errors` other than INTERNAL. An autouse fixture may set attributes on `self` that are known only when a
-    test runs, such as the port of a server.
+    `penstock.errors` other than INTERNAL. With each of `quota_options` the service asks for a pause. An autouse fixture
+    may set attributes on `self` that are known only when a test runs, such as the port of a server.
     """
 
     source: Callable[[Mapping[str, Any], RunContext], Source]
@@ -47,6 +47,7 @@ class SourceSuite:
     customer: Customer = Customer(id="1")
     dates: Sequence[date]
     failing_options: Sequence[Mapping[str, Any]] = ()
+    quota_options: Sequence[Mapping[str, Any]] = ()
     asks_a_service: ClassVar[bool] = True  # False for a source that sends no requests, so has no rate limit
 
     def test_unknown_options_are_refused(self) -> None:
@@ -131,6 +132,40 @@ class SourceSuite:
         if self.asks_a_service:
             assert budget.spent > 0, "no request was counted: call context.budget.spend() before each request"
 
+    def test_it_ends_when_the_run_stops(self) -> None:
+        """A run that is cancelled closes the iterator: nothing follows, and no further request is sent."""
+        budget = _Counted()
+        rows = iter(
+            self._source(context=RunContext(new_run_id(), budget)).extract(self.query, self.customer, self.dates)
+        )
+        next(rows, None)
+        spent = budget.spent
+        close = getattr(rows, "close", lambda: None)
+        try:
+            close()
+        except RuntimeError as error:
+            raise AssertionError("it yields rows after it was closed: do not catch GeneratorExit") from error
+        assert budget.spent == spent, "it sends requests after it was closed"
+        assert next(rows, None) is None or not hasattr(rows, "close"), "it continues after it was closed"
+
+    def test_a_used_up_quota_ends_the_span(self) -> None:
+        """No request follows; the days that are complete by then are kept."""
+        for allowed in range(3 if self.asks_a_service else 0):
+            budget = _UsedUp(allowed)
+            errors = list(self._errors_of(self._source(context=RunContext(new_run_id(), budget))))
+            if budget.refused:
+                named = [type(error).__name__ for error in errors]
+                assert named == ["QuotaUsedUp"], f"QuotaUsedUp became {named or 'no error'}: let it pass"
+                assert budget.refused == 1, "it asks for another request after QuotaUsedUp"
+
+    def test_a_pause_that_the_service_asks_for_is_reported(self) -> None:
+        for options in self.quota_options:
+            errors = list(self._errors(options))
+            assert errors, "the service asked for a pause, and no error was raised"
+            for error in errors:
+                assert isinstance(error, QuotaExceeded), f"{error!r} is not QuotaExceeded: the attempts would count"
+                assert error.retry_after, "QuotaExceeded without retry_after: pass the seconds that the service names"
+
     def test_errors_have_an_error_class(self) -> None:
         for options in self.failing_options:
             errors = list(self._errors(options))
@@ -158,8 +193,11 @@ class SourceSuite:
         return found
 
     def _errors(self, options: Mapping[str, Any]) -> Iterator[Exception]:
+        return self._errors_of(self._source(options))
+
+    def _errors_of(self, source: Source) -> Iterator[Exception]:
         try:
-            for _, row in self._extract(self._source(options)):
+            for _, row in self._extract(source):
                 if isinstance(row, PenstockError):
                     yield row
         except Exception as error:  # noqa: BLE001 - which kind it is is the question
@@ -181,6 +219,21 @@ class _Counted(Budget):
 
     def spend(self, requests: int = 1) -> None:
         self.spent += requests
+
+
+class _UsedUp(Budget):
+    """A quota with some requests left."""
+
+    def __init__(self, allowed: int) -> None:
+        super().__init__()
+        self._allowed = allowed
+        self.refused = 0
+
+    def spend(self, requests: int = 1) -> None:
+        self._allowed -= requests
+        if self._allowed < 0:
+            self.refused += 1
+            raise QuotaUsedUp("the quota is used up")
 
 
 def _same(expected: Rows, found: Rows, who: str) -> None:

@@ -39,6 +39,7 @@ PROMISES: dict[str, set[str]] = {
 # runs and files; commands that only prepare the machine or run by themselves have no actor.
 COMMANDS: dict[str, str] = {
     "init": "answers",
+    "source new": "answers",
     "doctor": "workspace answers",
     "customers list": "workspace answers pages",
     "customers sync": "workspace answers previews audited confirms",

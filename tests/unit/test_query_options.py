@@ -39,7 +39,11 @@ CASES: list[tuple[dict[str, Any], dict[str, Any], str]] = [
     ({"kind": "files"}, {"path": "{date}.xls"}, "format: is missing"),
     ({"kind": "http"}, {"url": "items/{date}"}, "url: write http:// or https:// and the address"),
     ({"kind": "http", "url": "http://h/"}, {"url": "{day}/{date}"}, "{day} cannot be filled in"),
-    ({"kind": "http", "url": "http://h/"}, {"params": {"a": "{first_date}"}}, "url, params, body or form must have {date}"),
+    (
+        {"kind": "http", "url": "http://h/"},
+        {"params": {"a": "{first_date}"}},
+        "url, params, body or form must have",
+    ),
 ]
 
 

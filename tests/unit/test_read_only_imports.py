@@ -26,6 +26,7 @@ REFUSED = {"pandas", "pyspark", "py4j", "google"}
 # The arguments of each command that is not marked with *. A new command fails the test until it is listed here.
 CALLS: dict[str, str] = {
     "init": "{folder}/new",
+    "source new": "kit --folder {folder}/kit",
     "doctor": "",
     "customers list": "",
     "runs list": "",
@@ -141,7 +142,9 @@ def test_every_command_that_starts_no_spark_is_called() -> None:
 def test_a_command_without_spark_imports_no_pandas_and_no_client(names: LongNames, call: str) -> None:
     facts = {name: str(getattr(names, name)) for name in LongNames.__slots__}
     line = call.format(**facts, query=QUERY, table=f"google_ads.{QUERY}").split()
-    where = [] if line[0] in ("init",) or line[:2] == ["contract", "import"] else ["--workspace", facts["folder"]]
+    where = (
+        [] if line[0] in ("init", "source") or line[:2] == ["contract", "import"] else ["--workspace", facts["folder"]]
+    )
     done = subprocess.run(
         [sys.executable, "-X", "importtime", "-m", "penstock", *line, *where],
         capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL, timeout=120,

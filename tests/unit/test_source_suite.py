@@ -14,7 +14,7 @@ import pytest
 from penstock.config.assets import Query
 from penstock.config.checks import Field, Rows
 from penstock.config.settings import Customer
-from penstock.errors import ConfigError, PenstockError, SourceUnavailable
+from penstock.errors import ConfigError, PenstockError, QuotaExceeded, QuotaUsedUp, SourceUnavailable
 from penstock.source.protocol import COMPLETE, Row, RunContext
 from penstock.testing import SourceSuite
 
@@ -131,6 +131,41 @@ class Internal(Orderly):
             yield dates[0], PenstockError("?")
 
 
+class Stubborn(Orderly):
+    """Goes on although it was closed."""
+
+    def extract(self, query: Query, customer: Customer, dates: Sequence[date]) -> Iterable[tuple[date, Row]]:
+        for day in dates:
+            self.budget.spend()
+            try:
+                yield day, {"n": day.day}
+            except GeneratorExit:
+                yield day, {"n": 0}
+
+
+class Restless(Orderly):
+    """Asks again after the quota is used up."""
+
+    def extract(self, query: Query, customer: Customer, dates: Sequence[date]) -> Iterable[tuple[date, Row]]:
+        try:
+            yield from super().extract(query, customer, dates)
+        except QuotaUsedUp:
+            yield from super().extract(query, customer, dates)
+
+
+class Blurred(Orderly):
+    def extract(self, query: Query, customer: Customer, dates: Sequence[date]) -> Iterable[tuple[date, Row]]:
+        try:
+            yield from super().extract(query, customer, dates)
+        except QuotaUsedUp as error:
+            raise SourceUnavailable("?") from error
+
+
+class Abrupt(Orderly):
+    def extract(self, query: Query, customer: Customer, dates: Sequence[date]) -> Iterable[tuple[date, Row]]:
+        raise QuotaExceeded("later")
+
+
 class Unshakable(Orderly):
     def __init__(self, options: Mapping[str, Any], context: RunContext) -> None:
         super().__init__({name: value for name, value in options.items() if name != "down"}, context)
@@ -172,10 +207,16 @@ class TestOrderly(SourceSuite):
         (Vague, "test_errors_have_an_error_class", "is not one of penstock.errors"),
         (Internal, "test_errors_have_an_error_class", "has the class INTERNAL"),
         (Unshakable, "test_errors_have_an_error_class", "brought rows, and no error"),
+        (Stubborn, "test_it_ends_when_the_run_stops", "do not catch GeneratorExit"),
+        (Restless, "test_a_used_up_quota_ends_the_span", "another request after QuotaUsedUp"),
+        (Blurred, "test_a_used_up_quota_ends_the_span", "QuotaUsedUp became ['SourceUnavailable']"),
+        (Orderly, "test_a_pause_that_the_service_asks_for_is_reported", "is not QuotaExceeded"),
+        (Unshakable, "test_a_pause_that_the_service_asks_for_is_reported", "no error was raised"),
+        (Abrupt, "test_a_pause_that_the_service_asks_for_is_reported", "without retry_after"),
     ],
 )
 def test_each_violation_of_a_source_fails_its_test(source: type[Orderly], test: str, message: str) -> None:
-    suite = type("Suite", (TestOrderly,), {"source": source})()
+    suite = type("Suite", (TestOrderly,), {"source": source, "quota_options": [{"down": True}]})()
     with pytest.raises(AssertionError) as told:
         getattr(suite, test)()
     assert message in str(told.value)

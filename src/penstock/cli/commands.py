@@ -41,6 +41,7 @@ MODULES: dict[str, tuple[str, ...]] = {
     "ledger": ("ledger",),
     "lineage": ("lineage",),
     "dbt": ("dbt",),
+    "source": ("source",),
     "audit": ("audit",),
     "db": ("db",),
     "spark": ("spark",),

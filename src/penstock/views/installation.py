@@ -44,6 +44,11 @@ def _executor(report: ExecutorReport) -> dict[str, object]:
     }
 
 
+def source_package_document(name: str, folder: Path, files: Sequence[Path]) -> Document:
+    """The files of a new package for a source."""
+    return Document({"kind": name, "folder": str(folder), "files": [str(file) for file in files]})
+
+
 def workspace_document(folder: Path, file: Path, database: str) -> Document:
     """A new workspace: its folder, its file and its state database."""
     return Document({"workspace": str(folder), "file": str(file), "database": database})
