@@ -47,7 +47,6 @@ class Limits:
     threads: int = 8  # requests that are executed at the same time
     body_bytes: int = 1024 * 1024
     body_seconds: float = 10.0  # to receive a body
-    send_seconds: float = 60.0  # to send a part of a response
 
 
 def make_application(
@@ -94,7 +93,7 @@ def make_application(
     refused: dict[Any, Any] = {HTTPException: _refused, RequestRefused: _refused}
     app = Starlette(routes=routes, lifespan=lifespan, exception_handlers=refused)
     app.router.redirect_slashes = False
-    return _Frame(app, limits)
+    return _Frame(app)
 
 
 async def _read_body(request: HttpRequest, limits: Limits) -> bytes:
@@ -160,9 +159,8 @@ class _Frame:
     """Gives every request an id, every response the security headers, and writes the access log. It holds neither
     headers nor query strings, which may contain secrets."""
 
-    def __init__(self, app: ASGIApp, limits: Limits) -> None:
+    def __init__(self, app: ASGIApp) -> None:
         self._app = app
-        self._limits = limits
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -181,8 +179,7 @@ class _Frame:
                 extra = {**HEADERS, "X-Request-ID": request_id}
                 added = [(name.lower().encode(), value.encode()) for name, value in extra.items()]
                 message = {**message, "headers": [*message.get("headers", ()), *added]}
-            # A client that does not read must not keep a response in memory for ever.
-            await asyncio.wait_for(send(message), self._limits.send_seconds)
+            await send(message)
 
         try:
             await self._app(scope, receive, send_framed)
