@@ -523,7 +523,7 @@ def test_requests_with_one_key_at_the_same_time_are_executed_once(fresh: Workspa
     assert len(orders(fresh)) == 1
 
 
-def test_a_duplicate_is_refused_at_once_and_the_process_stays_live(
+def test_a_duplicate_is_refused_at_once_and_the_process_stays_live_and_ready(
     fresh: Workspace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Every thread of the server executes a request that takes long."""
@@ -535,7 +535,7 @@ def test_a_duplicate_is_refused_at_once_and_the_process_stays_live(
         assert may_end.wait(30)
         return create(*given, **options)
 
-    with served(fresh, limits=Limits(threads=2)) as api, ThreadPoolExecutor(2) as pool:
+    with served(fresh, limits=Limits(threads=2)) as api, ThreadPoolExecutor(3) as pool:
 
         def send(name: str) -> Any:
             return api.post(f"{API}/runs", json={}, headers={"Idempotency-Key": name})
@@ -549,7 +549,8 @@ def test_a_duplicate_is_refused_at_once_and_the_process_stays_live(
             assert duplicate.headers["retry-after"] == "1"
             second = pool.submit(send, "two")
             assert began.acquire(timeout=30)
-            assert api.get("/health/live").status_code == 200
+            for path in ("/health/live", "/health/ready"):
+                assert pool.submit(api.get, path).result(10).status_code == 200
             assert not first.done()
         finally:
             may_end.set()

@@ -25,7 +25,7 @@ from penstock.http.dispatch import Dispatcher
 from penstock.http.messages import Request, Response
 from penstock.http.pages.rendering import render_error
 from penstock.http.problems import MEDIA_TYPE, RequestRefused, problem_of
-from penstock.http.routes import PAGE, Route, all_routes
+from penstock.http.routes import PAGE, Route, Thread, all_routes
 from penstock.http.security import HEADERS, Arrival, Guard
 from penstock.views.document import encode
 
@@ -65,8 +65,11 @@ def make_application(
 
     @asynccontextmanager
     async def lifespan(_: Starlette) -> AsyncIterator[dict[str, Any]]:
-        with ThreadPoolExecutor(limits.threads, thread_name_prefix="request") as pool:
-            yield {"pool": pool}
+        with (
+            ThreadPoolExecutor(limits.threads, thread_name_prefix="request") as shared,
+            ThreadPoolExecutor(1, thread_name_prefix="health") as health,
+        ):
+            yield {"pools": {Thread.SHARED: shared, Thread.HEALTH: health}}
 
     def endpoint(route: Route) -> Callable[[HttpRequest], Awaitable[HttpResponse]]:
         async def respond(request: HttpRequest) -> HttpResponse:
@@ -79,11 +82,11 @@ def make_application(
                 body,
                 request.scope["state"]["request_id"],
             )
-            if route.waits:
-                pool = request.scope["state"]["pool"]
-                made = await asyncio.get_running_loop().run_in_executor(pool, dispatcher.dispatch, arrived)
-            else:
+            if route.thread is Thread.NONE:
                 made = dispatcher.dispatch(arrived)
+            else:
+                pool = request.scope["state"]["pools"][route.thread]
+                made = await asyncio.get_running_loop().run_in_executor(pool, dispatcher.dispatch, arrived)
             request.scope["state"]["actor"] = made.actor
             return _http_response(made)
 
