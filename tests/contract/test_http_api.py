@@ -181,6 +181,15 @@ def test_every_document_has_the_fields_of_its_model(api: TestClient, workspace: 
         check_response(route_named(name), response)
 
 
+def test_a_mistake_has_no_etag_and_is_never_a_304(api: TestClient) -> None:
+    for path in ("/partitions?status=bad", "/runs/orders?state=bad", f"{API}/partitions?status=bad"):
+        refused = api.get(path)
+        assert (refused.status_code, refused.headers["cache-control"]) == (400, "no-store"), path
+        assert "etag" not in refused.headers
+        assert api.get(path, headers={"If-None-Match": "*"}).status_code == 400
+    assert api.get("/partitions", headers={"If-None-Match": "*"}).status_code == 304
+
+
 def test_a_poll_without_changes_costs_a_304(api: TestClient, workspace: Workspace) -> None:
     for name, path in paths(workspace).items():
         if name in (f"GET {API}/session", "GET /metrics"):  # its own time; samples of the process
