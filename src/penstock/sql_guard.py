@@ -15,6 +15,7 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import accumulate
+from string import ascii_lowercase, ascii_uppercase
 from typing import TYPE_CHECKING, Any
 
 from penstock import sql_functions
@@ -67,6 +68,7 @@ _SPARK_OPERATORS = {
     "!<": ">=",
     ">>>": ">>",
 }  # sqlglot cannot parse the first of each pair
+_ASCII_LOWER = str.maketrans(ascii_uppercase, ascii_lowercase)
 _ANY_TEXT = "'01'"  # valid as a string, a date, an interval and hexadecimal digits
 
 
@@ -368,19 +370,17 @@ def _duckdb_tables(node: Any, known: Collection[str], common: frozenset[str]) ->
             yield from _duckdb_tables(item, known, common)
     if not isinstance(node, dict):
         return
-    if node.get("type") == "RECURSIVE_CTE_NODE":
-        common |= {str(node.get("cte_name")).lower()}
     if isinstance(node.get("cte_map"), dict):
         for entry in node["cte_map"].get("map") or ():
             yield from _duckdb_tables(entry["value"], known, common)
-            common |= {str(entry["key"]).lower()}
+            common |= {_folded(entry["key"])}
     if node.get("type") == "SHOW_REF" and not node.get("query"):
         raise SqlRefused('SHOW is not allowed: `penstock sql "DESCRIBE source.query"` describes a table')
     if node.get("type") == "BASE_TABLE":
         path = [str(part) for part in (node.get("catalog_name"), node.get("schema_name"), node["table_name"]) if part]
         if len(path) > 1:
             yield vouched_name(path, known)
-        elif path[0].lower() not in common:
+        elif _folded(path[0]) not in common:
             raise unknown_table(path[0], known)
     if node.get("type") == "TABLE_FUNCTION":
         function = node["function"]
@@ -394,5 +394,14 @@ def _duckdb_tables(node: Any, known: Collection[str], common: frozenset[str]) ->
         if re.match(r"\w", name) and name.lower() not in DUCKDB_FUNCTIONS:
             raise _unlisted(name)
     for key, child in node.items():
-        if key != "cte_map":
+        if key == "right" and node.get("type") == "RECURSIVE_CTE_NODE":
+            # Only the recursive part sees the name: in the anchor it is a table of DuckDB's catalog, or a file.
+            yield from _duckdb_tables(child, known, common | {_folded(node["cte_name"])})
+        elif key != "cte_map":
             yield from _duckdb_tables(child, known, common)
+
+
+def _folded(name: Any) -> str:
+    """The name of a common table expression as DuckDB compares it: it ignores the case of ASCII letters only. For
+    `str.lower`, a name with the Kelvin sign would be the same name with a `k`."""
+    return str(name).translate(_ASCII_LOWER)

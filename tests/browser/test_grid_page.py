@@ -338,6 +338,17 @@ def test_drag_selects_a_rectangle_and_its_actions_get_a_selector(opened: GridPag
     expect(opened.page.locator("main")).to_contain_text("12 changes")
 
 
+def test_the_list_of_a_highlighted_status_has_the_highlighted_partitions_only(opened: GridPage) -> None:
+    opened.open("?status=materialized_but_last_attempt_failed")
+    opened.page.click("#grid-all")
+    panel = opened.page.locator("#grid-selection")
+    expect(panel.locator("#grid-hint")).to_contain_text("The list has the highlighted ones only.")
+    assert opened.selector("pause")["status"] == ["success"]
+    panel.get_by_role("link", name="List").click()
+    expect(opened.page.locator("#found")).to_have_text("1 partition")
+    expect(opened.page.locator("main")).to_contain_text(str(key(2)))
+
+
 def test_shift_and_arrow_keys_select_and_escape_clears(opened: GridPage) -> None:
     opened.keys("Control+Home", "ArrowDown", "Shift+ArrowDown", "Shift+ArrowRight", "Shift+ArrowRight")
     expect(opened.page.locator("#grid-total")).to_have_text(

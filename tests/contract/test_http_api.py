@@ -195,6 +195,15 @@ def test_every_document_has_the_fields_of_its_model(api: TestClient, workspace: 
         check_response(route_named(name), response)
 
 
+def test_a_mistake_has_no_etag_and_is_never_a_304(api: TestClient) -> None:
+    for path in ("/partitions?status=bad", "/runs/orders?state=bad", f"{API}/partitions?status=bad"):
+        refused = api.get(path)
+        assert (refused.status_code, refused.headers["cache-control"]) == (400, "no-store"), path
+        assert "etag" not in refused.headers
+        assert api.get(path, headers={"If-None-Match": "*"}).status_code == 400
+    assert api.get("/partitions", headers={"If-None-Match": "*"}).status_code == 304
+
+
 def test_a_poll_without_changes_costs_a_304(api: TestClient, workspace: Workspace) -> None:
     for name, path in paths(workspace).items():
         if name in (f"GET {API}/session", "GET /metrics"):  # its own time; samples of the process
@@ -537,7 +546,7 @@ def test_requests_with_one_key_at_the_same_time_are_executed_once(fresh: Workspa
     assert len(orders(fresh)) == 1
 
 
-def test_a_duplicate_is_refused_at_once_and_the_process_stays_live(
+def test_a_duplicate_is_refused_at_once_and_the_process_stays_live_and_ready(
     fresh: Workspace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Every thread of the server executes a request that takes long."""
@@ -549,7 +558,7 @@ def test_a_duplicate_is_refused_at_once_and_the_process_stays_live(
         assert may_end.wait(30)
         return create(*given, **options)
 
-    with served(fresh, limits=Limits(threads=2)) as api, ThreadPoolExecutor(2) as pool:
+    with served(fresh, limits=Limits(threads=2)) as api, ThreadPoolExecutor(3) as pool:
 
         def send(name: str) -> Any:
             return api.post(f"{API}/runs", json={}, headers={"Idempotency-Key": name})
@@ -563,7 +572,8 @@ def test_a_duplicate_is_refused_at_once_and_the_process_stays_live(
             assert duplicate.headers["retry-after"] == "1"
             second = pool.submit(send, "two")
             assert began.acquire(timeout=30)
-            assert api.get("/health/live").status_code == 200
+            for path in ("/health/live", "/health/ready"):
+                assert pool.submit(api.get, path).result(10).status_code == 200
             assert not first.done()
         finally:
             may_end.set()

@@ -11,13 +11,14 @@ from typing import Any
 import pytest
 from starlette.testclient import TestClient
 
-from penstock.app import Workspace
+from penstock.app import Workspace, load_workspace
 from penstock.app.context import os_user
 from penstock.control.action_kinds import OPTIONS, ActionKind
 from penstock.db import schema
 from penstock.errors import UsageError
 from penstock.http.api.orders import ORDER_ROLES
 from penstock.http.api.plans import ACTION_ROLES
+from penstock.http.application import make_application
 from penstock.http.routes import PREFIX, RESOURCES, Access, Route, api_routes
 from penstock.http.security import HEADERS, SESSION_COOKIE
 from penstock.http.server import ServerOptions, refuse_open_address
@@ -304,6 +305,8 @@ def test_unsafe_requests_of_other_sites_are_refused(api: TestClient, session: di
         {**good, "Origin": "http://["},
         {**good, "Origin": "http://[::1"},
         {**good, "Origin": "http://127.0.0.1:8322"},
+        {**good, "Origin": "ftp://127.0.0.1:8321"},
+        {**good, "Origin": "//127.0.0.1:8321"},
         {**good, "Origin": "http://127.0.0.1.evil.example:8321"},
         {**good, "X-CSRF-Token": session["csrf_token"][:-1]},
         {**good, "X-CSRF-Token": ""},
@@ -322,6 +325,30 @@ def test_a_login_from_another_site_is_refused(api: TestClient, tokens: dict[Toke
     for origin in ("http://evil.example", "http://["):
         headers = {"Origin": origin}
         problem(api.post("/login", json={"token": tokens[TokenRole.VIEWER]}, headers=headers), 403)
+
+
+def test_an_origin_has_the_scheme_of_the_server(tmp_path: Path) -> None:
+    """`http://penstock.example.com` is another site than `https://penstock.example.com`. A proxy may add TLS, and then
+    `console.url` says so."""
+    made = Harness(tmp_path)
+    settings = tmp_path / "penstock.yaml"
+    settings.write_text(settings.read_text() + "\nconsole: {url: https://penstock.example.com}\n")
+    made.workspace.close()
+    workspace = load_workspace(tmp_path)
+    token = workspace.tokens.create("kim", "viewer")[1]
+    app = make_application(workspace, workspace.context.workers.register())
+
+    def status(connection: str, host: str, origin: str) -> int:
+        with TestClient(app, base_url=f"{connection}://{host}") as client:
+            return client.post("/login", json={"token": token}, headers={"Origin": origin}).status_code
+
+    assert status("https", "a.example", "https://a.example") == 200
+    assert status("https", "a.example", "http://a.example") == 403
+    assert status("http", "penstock.example.com", "https://penstock.example.com") == 200
+    assert status("http", "penstock.example.com", "http://penstock.example.com") == 403
+    assert status("http", "127.0.0.1:8321", "http://127.0.0.1:8321") == 200  # beside the proxy
+    assert status("http", "b.example", "https://b.example") == 200  # behind another proxy
+    workspace.close()
 
 
 def test_a_login_makes_a_new_session_and_ends_the_one_before(api: TestClient, tokens: dict[TokenRole, str]) -> None:

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import base64
+import itertools
+import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
@@ -14,11 +18,14 @@ import yaml
 from joserfc.jwk import OctKey, RSAKey
 from starlette.testclient import TestClient
 
-from penstock.app import Workspace, open_workspace
+from penstock.app import Workspace, oidc, open_workspace, provider_documents
 from penstock.config.console import OidcSettings
 from penstock.errors import ConfigError
+from penstock.http.application import Limits
 from penstock.http.security import SESSION_COOKIE
 from penstock.http.server import ServerOptions, refuse_open_address
+from penstock.state.logins import MAX_FAILURES
+from penstock.state.tokens import TokenRole
 from support import builders
 from support.api import ADDRESS, ORIGIN, served
 from support.harness import Harness
@@ -46,10 +53,10 @@ def workspace(issuer: Issuer) -> Iterator[Workspace]:
         opened.close()
 
 
-def configure(folder: Path, oidc: dict[str, Any]) -> None:
+def configure(folder: Path, settings: dict[str, Any]) -> None:
     file = folder / "penstock.yaml"
     body = yaml.safe_load(file.read_text())
-    body["console"] = {"oidc": {"client_id": CLIENT_ID, "client_secret": CLIENT_SECRET, **oidc}}
+    body["console"] = {"oidc": {"client_id": CLIENT_ID, "client_secret": CLIENT_SECRET, **settings}}
     file.write_text(yaml.safe_dump(body))
 
 
@@ -177,6 +184,70 @@ def test_a_code_is_used_only_by_the_browser_that_began_the_login(site: TestClien
     assert "invalid_grant" in repeated.text
 
 
+def test_another_site_cannot_lock_its_visitor_out(site: TestClient, workspace: Workspace, issuer: Issuer) -> None:
+    """A page of another site loads the way back as an image, or opens it in a window."""
+    _, token = workspace.tokens.create("ada", TokenRole.VIEWER, actor="ada")
+    for _ in range(MAX_FAILURES + 1):
+        assert site.get("/login/oidc/callback?state=x&code=y").status_code == 401
+    go_to_provider(site)
+    for _ in range(MAX_FAILURES + 1):
+        assert site.get("/login/oidc/callback?state=x&code=y").status_code == 401
+    assert site.post("/login", json={"token": token}, headers=ORIGIN).status_code == 200
+    issuer.claims = {"aud": "other"}
+    refused = [log_in(site).status_code for _ in range(MAX_FAILURES)]  # counted: the provider sent these back
+    assert refused == [401] * MAX_FAILURES
+    assert site.post("/login", json={"token": token}, headers=ORIGIN).status_code == 429
+
+
+@pytest.mark.parametrize(
+    "cookie",
+    [
+        base64.urlsafe_b64encode(b"[" * 20_000).decode(),
+        base64.urlsafe_b64encode(b'{"a":' * 4_000).decode(),
+        base64.urlsafe_b64encode(b'{"s": "\\ud800", "n": "n", "v": "v", "p": "/"}').decode().rstrip("="),
+        "s.n.v..",
+        "s.n.v..A",
+        "s.n.v.._w",
+        "s.n..." + "x" * 20_000,
+        "..." * 5_000,
+    ],
+    ids=["lists", "objects", "surrogate", "no path", "no base64", "no text", "long", "dots"],
+)
+def test_a_made_up_login_in_progress_is_refused(site: TestClient, cookie: str) -> None:
+    refused = site.get("/login/oidc/callback?state=s&code=x", headers={"Cookie": f"penstock_login={cookie}"})
+    assert refused.status_code == 401, refused.text
+    assert "was begun in another browser" in refused.text
+
+
+def test_a_login_ends_the_earlier_session_of_the_browser(site: TestClient) -> None:
+    assert log_in(site).status_code == 200
+    earlier = site.cookies[SESSION_COOKIE]
+    back = go_to_provider(site)
+    site.cookies.delete(SESSION_COOKIE)  # a browser does not send it while it follows redirects of the provider
+    assert site.get(back).status_code == 200
+    assert site.get("/api/v1/session").status_code == 200
+    assert site.cookies[SESSION_COOKIE] != earlier
+    site.cookies.clear()
+    old = {"Cookie": f"{SESSION_COOKIE}={earlier}"}
+    assert site.get("/api/v1/session", headers=old).status_code == 401
+
+
+@pytest.mark.parametrize(
+    ("wanted", "shown"),
+    [
+        ("/grid?query=" + "x" * 1900, "/grid?query=" + "x" * 1900),
+        ("/grid?query=" + "x" * 9000, "/grid"),
+        ("/grid?query=" + "\u20ac" * 900, "/grid"),
+        ("/" + "x" * 9000, "/"),
+    ],
+    ids=["long", "too long", "too many bytes", "path"],
+)
+def test_the_cookie_of_a_login_has_room_for_the_page_that_was_wanted(site: TestClient, wanted: str, shown: str) -> None:
+    sent = site.get("/login/oidc", params={"next": wanted})
+    assert len(sent.headers["set-cookie"].partition(";")[0]) < 4000  # browsers drop a cookie of more than 4,096 bytes
+    assert f'content="0;url={shown}"' in log_in(site, wanted).text
+
+
 def test_a_provider_that_refuses_or_fails_is_named(site: TestClient, issuer: Issuer) -> None:
     refused = site.get("/login/oidc/callback?error=access_denied&error_description=<b>no</b>")
     assert refused.status_code == 401
@@ -186,6 +257,82 @@ def test_a_provider_that_refuses_or_fails_is_named(site: TestClient, issuer: Iss
     broken = site.get("/login/oidc")
     assert broken.status_code == 503
     assert "Retry-After" in broken.headers
+
+
+def test_while_the_provider_hangs_one_request_waits_and_the_others_are_told_at_once(
+    workspace: Workspace, issuer: Issuer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    issuer.continues = threading.Event()
+    monkeypatch.setattr(oidc, "_TIMEOUT", 5.0)
+    monkeypatch.setattr(provider_documents, "FAILURE_KEPT", 2.0)
+    with served(workspace, limits=Limits(threads=2)) as site, ThreadPoolExecutor(4) as callers:
+        try:
+            first = callers.submit(site.get, "/login/oidc")
+            until(lambda: issuer.requests == 1)
+            began = time.monotonic()
+            others = [callers.submit(site.get, "/login/oidc") for _ in range(3)]
+            assert [other.result(60).status_code for other in others] == [503] * 3
+            assert site.get("/login").status_code == 200
+            assert time.monotonic() - began < 4
+            assert not first.done()
+            assert first.result(60).status_code == 503
+            assert site.get("/login/oidc").status_code == 503  # the failure is known
+            assert issuer.requests == 1
+        finally:
+            issuer.continues.set()
+        assert until(lambda: site.get("/login/oidc", follow_redirects=False).status_code == 303)
+
+
+def test_codes_that_wait_for_the_provider_leave_threads_to_others(
+    workspace: Workspace, issuer: Issuer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A client can make up a login in progress: the server asks the provider before it knows."""
+    cookie = {"Cookie": f"penstock_login=s.n.v..{base64.urlsafe_b64encode(b'/').decode().rstrip('=')}"}
+    with served(workspace, limits=Limits(threads=8)) as site, ThreadPoolExecutor(12) as callers:
+        assert site.get("/login/oidc", follow_redirects=False).status_code == 303
+        issuer.continues = threading.Event()
+        monkeypatch.setattr(oidc, "_TIMEOUT", 20.0)
+        try:
+            sent = [callers.submit(site.get, "/login/oidc/callback?state=s&code=x", headers=cookie) for _ in range(12)]
+            assert until(lambda: sum(one.done() for one in sent) == 9)
+            assert {one.result().status_code for one in sent if one.done()} == {503}
+            assert site.get("/login").status_code == 200
+        finally:
+            issuer.continues.set()
+        assert sorted(one.result(60).status_code for one in sent) == [401] * 3 + [503] * 9
+
+
+def until(holds: Callable[[], bool]) -> bool:
+    """Wait until it holds."""
+    deadline = time.monotonic() + 15
+    while not holds():
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(0.02)
+    return True
+
+
+def test_a_document_is_used_while_another_thread_fetches_a_newer_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    began, may_end, fetched = threading.Event(), threading.Event(), itertools.count()
+
+    def fetch() -> int:
+        if number := next(fetched):
+            began.set()
+            assert may_end.wait(30)
+        return number
+
+    monkeypatch.setattr(provider_documents, "KEPT", 0.0)
+    document = provider_documents.ProviderDocument(fetch)
+    assert document.current() == 0
+    with ThreadPoolExecutor(3) as callers:
+        try:
+            newer = callers.submit(document.current)
+            assert began.wait(30)
+            waiting = [callers.submit(document.current, waits=True), callers.submit(document.newer_than, 0)]
+            assert document.current() == 0
+        finally:
+            may_end.set()
+        assert [one.result(30) for one in (newer, *waiting)] == [1, 1, 1]
 
 
 def test_a_new_key_of_the_provider_is_fetched(site: TestClient, issuer: Issuer) -> None:
@@ -232,12 +379,12 @@ def test_without_a_provider_its_pages_do_not_exist(tmp_path: Path) -> None:
 def test_wrong_settings_name_the_mistake(tmp_path: Path) -> None:
     made = Harness(tmp_path)
     made.workspace.close()
-    for oidc, text in (
+    for settings, text in (
         ({"issuer": "http://login.example.com", "roles": ROLES}, "https address"),
         ({"issuer": "https://login.example.com", "roles": {"owner": ["x"]}}, "owner"),
         ({"issuer": "https://login.example.com", "roles": ROLES, "scopes": ["email"]}, "openid"),
     ):
-        configure(tmp_path, oidc)
+        configure(tmp_path, settings)
         with pytest.raises(ConfigError, match=text) as refused:
             open_workspace(tmp_path)
         assert CLIENT_SECRET not in str(refused.value)

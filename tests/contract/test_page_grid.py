@@ -119,10 +119,10 @@ def test_the_legend_has_each_code_with_text_symbol_and_the_state_that_actions_se
     page = shown(pages, "/grid")
     found = re.findall(
         r'class="grid-entry" data-name="(\w*)" data-number="(\d)" data-text="([^"]+)" data-symbol="(.)"'
-        r' data-state="(\w*)"',
+        r' data-state="(\w*)" data-display="(\w*)"',
         page,
     )
-    assert found == [(c.name, str(c.number), c.text, c.symbol, c.state) for c in (*CELLS, EMPTY_CELL)]
+    assert found == [(c.name, str(c.number), c.text, c.symbol, c.state, c.display) for c in (*CELLS, EMPTY_CELL)]
     assert re.findall(r'data-count="(\d)"', page) == [str(cell.number) for cell in (*CELLS, EMPTY_CELL)]
 
 

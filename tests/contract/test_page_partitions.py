@@ -6,6 +6,7 @@ import html
 import re
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 from urllib.parse import parse_qs, quote, urlsplit
 
 import pytest
@@ -13,6 +14,7 @@ from starlette.testclient import TestClient
 
 from penstock.control.select import Selection
 from penstock.http.routes import all_routes
+from penstock.lifecycle import DisplayStatus
 from penstock.partition import PartitionKey
 from support import builders
 from support.api import bearer, served
@@ -96,7 +98,55 @@ def test_several_names_may_be_separated_by_spaces_and_commas(pages: TestClient) 
     assert "2 partitions" in shown(pages, f"/partitions?key={key(1)}+{key(9)}")
 
 
+@pytest.mark.parametrize("display", DisplayStatus)
+@pytest.mark.parametrize(
+    "filters", ["", f"&since={DAY}", f"&customer={key(1).customer_id}&customer={key(2).customer_id}", "&source=models"]
+)
+def test_a_display_status_lists_exactly_the_partitions_that_have_it(
+    pages: TestClient, display: str, filters: str
+) -> None:
+    """The expected partitions come from the counts and from the list of each state, which compute it otherwise."""
+    filters += "&until=2024-06-20"
+    every: list[dict[str, Any]] = []
+    for status in ("pending", "success", "failed"):
+        every += pages.get(f"/api/v1/partitions?status={status}&limit=1000{filters}").json()["items"]
+    expected = sorted(item["key"] for item in every if item["display_status"] == display)
+    counts = pages.get(f"/api/v1/status?{filters.removeprefix('&')}").json()["counts"]
+    found, cursor = [], ""
+    while True:
+        document = pages.get(f"/api/v1/partitions?display={display}&limit=7{filters}{cursor}").json()
+        assert document["total"] == len(expected) == counts.get(display, 0)
+        found += [item["key"] for item in document["items"]]
+        assert {item["display_status"] for item in document["items"]} <= {display}
+        if document["next"] is None:
+            break
+        cursor = f"&cursor={document['next']}"
+    assert found == expected
+
+
+def test_the_workspace_of_these_tests_has_these_display_statuses(pages: TestClient) -> None:
+    assert set(pages.get("/api/v1/status").json()["counts"]) == {*DisplayStatus} - {DisplayStatus.UNAVAILABLE}
+
+
+def test_actions_on_a_display_status_take_the_partitions_of_the_page_and_never_more(pages: TestClient) -> None:
+    failed = DisplayStatus.LAST_ATTEMPT_FAILED
+    page = shown(pages, f"/partitions?display={failed}&source=demo")
+    assert f'<option value="{failed}" selected>materialized, last attempt failed</option>' in page
+    listed = [item["key"] for item in pages.get(f"/api/v1/partitions?display={failed}").json()["items"]]
+    assert listed
+    for fields in actions(page).values():
+        assert fields == {"key": listed}
+    assert "penstock failed --source demo" in page
+    many = shown(pages, "/partitions?display=never_materialized&limit=2")
+    assert actions(many) == {}
+    assert "Actions do not select by display status" in many
+    assert "Partitions that were never attempted have no row" not in many
+
+
 MISTAKES = {
+    "display=bogus": "display 'bogus' is unknown: use never_materialized, materialized",
+    "display=stale&status=success": "display cannot be combined with a key or a status",
+    f"display=stale&key={key(1)}": "display cannot be combined with a key or a status",
     "status=bogus": "status 'bogus' is unknown: use pending, success, failed",
     "since=nonsense": "nonsense",
     "source=nowhere": "nowhere",

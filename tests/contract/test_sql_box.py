@@ -126,6 +126,7 @@ WITH t AS (SELECT * FROM read_text('secret.csv')) SELECT * FROM t
 WITH t AS (SELECT * FROM 'secret.csv') SELECT * FROM t
 WITH "secret.csv" AS (SELECT 1), u AS (SELECT * FROM './secret.csv') SELECT * FROM u
 WITH RECURSIVE t AS (SELECT content FROM read_text('secret.csv') UNION ALL SELECT content FROM t) SELECT * FROM t
+WITH "secret.csv" AS (SELECT * FROM "secret.csv") SELECT * FROM "secret.csv"
 SELECT * FROM demo.campaign_daily, LATERAL (SELECT * FROM read_text('secret.csv'))
 SELECT * FROM demo.campaign_daily WHERE EXISTS (SELECT 1 FROM read_text('secret.csv'))
 SELECT clicks FROM demo.campaign_daily UNION ALL SELECT content FROM read_text('secret.csv')
@@ -181,10 +182,29 @@ SELECT current_database()
 SELECT nextval('x')
 SELECT write_log('x')
 SELECT txid_current()
+WITH RECURSIVE pg_settings AS (SELECT (SELECT max(name) FROM pg_settings) AS a UNION FROM pg_settings) FROM pg_settings
+WITH pg_settings AS (SELECT * FROM pg_settings) SELECT * FROM pg_settings
+WITH x AS (SELECT * FROM pg_settings), pg_settings AS (SELECT 1) SELECT * FROM x
+WITH "duc\u212adb_databases" AS (SELECT 1) SELECT * FROM duckdb_databases
 SHOW TABLES
 SHOW ALL TABLES
 SHOW DATABASES
 """.strip().splitlines()
+
+# The name of a recursive expression is a table of DuckDB's catalog, or a file, in its first part.
+ANCHORS = [
+    f"WITH RECURSIVE {name} AS (SELECT * FROM {name} {union} SELECT * FROM {name} WHERE false) SELECT * FROM {name}"
+    for name in (
+        "pg_settings",
+        "duckdb_databases",
+        "pragma_database_list",
+        "sqlite_master",
+        "vouched_demo_campaign_daily",
+        '"secret.csv"',
+        "'secret.csv'",
+    )
+    for union in ("UNION", "UNION ALL")
+]
 
 CHANGES = """
 COPY (SELECT 1) TO 'stolen.csv'
@@ -248,7 +268,7 @@ SELECT "a
 """.strip().splitlines()
 
 
-@pytest.mark.parametrize("statement", [*FILES, *SETTINGS, *CHANGES])
+@pytest.mark.parametrize("statement", [*FILES, *SETTINGS, *ANCHORS, *CHANGES])
 @pytest.mark.usefixtures("unchanged")
 def test_a_statement_that_is_no_select_on_tables_is_refused(
     reader: Reader, workspace: Workspace, statement: str

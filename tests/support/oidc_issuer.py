@@ -32,6 +32,8 @@ class Issuer:
     signs_with: RSAKey | None = None  # another key than the published one
     algorithm: str = "RS256"
     is_broken: bool = False
+    continues: threading.Event | None = None  # every response waits for it
+    requests: int = 0  # that were received
     codes: dict[str, dict[str, str]] = field(default_factory=dict)
     key_requests: int = 0
 
@@ -74,6 +76,7 @@ def running_issuer() -> Iterator[Issuer]:
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
+            self._wait()
             parts = urlsplit(self.path)
             if issuer.is_broken:
                 self._send(500, {"error": "broken"})
@@ -93,9 +96,15 @@ def running_issuer() -> Iterator[Issuer]:
                 self._send(404, {})
 
         def do_POST(self) -> None:
+            self._wait()
             body = self.rfile.read(int(self.headers["Content-Length"])).decode()
             form = {name: values[0] for name, values in parse_qs(body).items()}
             self._send(*issuer.exchange(form, self.headers.get("Authorization", "")))
+
+        def _wait(self) -> None:
+            issuer.requests += 1
+            if issuer.continues is not None:
+                issuer.continues.wait(60)
 
         def _send(self, status: int, document: dict[str, Any]) -> None:
             content = json.dumps(document).encode()

@@ -211,6 +211,11 @@ def on_duckdb(statement: str) -> list[dict[str, object]]:
             "WITH RECURSIVE r(n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM r WHERE n < 3) SELECT max(n) AS n FROM r",
             [{"n": 3}],
         ),
+        (
+            "WITH RECURSIVE R(n) AS (SELECT 1 UNION ALL (WITH s AS (FROM r) SELECT n + (SELECT count(*) FROM r) FROM s,"
+            " LATERAL (SELECT 1 FROM r) WHERE n < 3)) SELECT max(n) AS n FROM r",
+            [{"n": 3}],
+        ),
         ("FROM range(2) SELECT list_sum([range, 1])::int AS n ORDER BY ALL", [{"n": 1}, {"n": 2}]),
         ("SELECT column_name FROM (DESCRIBE demo.daily)", [{"column_name": "a"}]),
         ("SELECT rank() OVER (ORDER BY a) AS n FROM demo.daily WHERE a NOT IN (1, 2)", [{"n": 1}]),
@@ -253,6 +258,46 @@ def test_a_select_over_known_tables_may_run_on_duckdb(statement: str, rows: list
         ("SELECT * FROM information_schema.tables", "unknown table information_schema.tables"),
         ("SELECT * FROM memory.demo.daily", "unknown table memory.demo.daily"),
         ("SELECT * FROM (WITH x AS (SELECT 1) SELECT * FROM x), x", "unknown table x"),
+        *(
+            (
+                f"WITH RECURSIVE {name} AS (SELECT * FROM {name} UNION ALL SELECT * FROM {name} WHERE false)"
+                f" SELECT * FROM {name}",
+                text,
+            )
+            for name, text in {
+                "pg_settings": "unknown table pg_settings",
+                "duckdb_databases": "unknown table duckdb_databases",
+                "pragma_database_list": "unknown table pragma_database_list",
+                "sqlite_master": "unknown table sqlite_master",
+                "vouched_demo_daily": "unknown table vouched_demo_daily",
+                '"/etc/passwd"': "/etc/passwd is a file",
+            }.items()
+        ),
+        *(
+            (statement, "unknown table pg_settings")
+            for statement in (
+                "WITH pg_settings AS (SELECT * FROM pg_settings) SELECT * FROM pg_settings",
+                "WITH pg_settings AS MATERIALIZED (SELECT * FROM pg_settings) SELECT * FROM pg_settings",
+                "WITH x AS (SELECT * FROM pg_settings), pg_settings AS (SELECT 1) SELECT * FROM x",
+                "WITH x AS (WITH pg_settings AS (SELECT 1) FROM pg_settings) SELECT * FROM x, pg_settings",
+                "SELECT * FROM (WITH pg_settings AS (SELECT 1) FROM pg_settings), LATERAL (FROM pg_settings)",
+                "(WITH pg_settings AS (SELECT 1) FROM pg_settings) UNION ALL SELECT name FROM pg_settings",
+                "SELECT (SELECT max(name) FROM pg_settings) WHERE EXISTS (WITH pg_settings AS (SELECT 1) SELECT 1)",
+                "WITH RECURSIVE pg_settings AS (SELECT * FROM pg_settings) SELECT * FROM pg_settings",
+                "WITH RECURSIVE pg_settings AS ((SELECT * FROM pg_settings UNION ALL SELECT 1) UNION"
+                " FROM pg_settings) SELECT * FROM pg_settings",
+                "WITH RECURSIVE pg_settings AS (SELECT (SELECT max(name) FROM pg_settings) AS a UNION"
+                " SELECT a FROM pg_settings) SELECT * FROM pg_settings",
+                "WITH RECURSIVE pg_settings AS (SELECT t.name FROM range(1), LATERAL (FROM pg_settings) AS t UNION"
+                " FROM pg_settings) SELECT * FROM pg_settings",
+                "WITH RECURSIVE x AS (SELECT '' AS name UNION (WITH RECURSIVE pg_settings AS (SELECT name FROM"
+                " pg_settings UNION FROM pg_settings) SELECT name FROM pg_settings WHERE name IN (FROM x))) FROM x",
+                "WITH RECURSIVE x AS ((WITH pg_settings AS (SELECT '' AS name) FROM pg_settings) UNION"
+                " SELECT pg_settings.name FROM x, pg_settings) SELECT * FROM x",
+            )
+        ),
+        # DuckDB ignores the case of ASCII letters only: the Kelvin sign is no `k`.
+        ('WITH "duc\u212adb_databases" AS (SELECT 1) FROM duckdb_databases', "unknown table duckdb_databases"),
         ("SHOW TABLES", "SHOW is not allowed"),
         ("COPY (SELECT 1) TO '/tmp/x'", "only SELECT statements are allowed"),
         ("ATTACH '/tmp/x.db'", "only SELECT statements are allowed"),

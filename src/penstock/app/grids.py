@@ -131,6 +131,16 @@ class GridService:
         absent = [key for key in keys if key not in known]  # named by key, and not expected yet or any more
         return known | {key: standing.display for key, standing in self._status.standings(absent).items()}
 
+    def find(
+        self, display: DisplayStatus, selection: Selection, after: PartitionKey | None, limit: int
+    ) -> tuple[list[PartitionKey], int]:
+        """The first selected partitions with a display status that follow `after`, and the number of all. The state of
+        the selection is not considered.
+
+        >>> ws.grids.find(DisplayStatus.STALE, Selection(), None, 100)
+        """
+        return self._all_codes()[0].find(display, self._context.ranges(selection), after, limit)
+
     def counts(self, selection: Selection, groups: Sequence[str]) -> StatusCounts:
         """The counts of `StatusService.counts`, kept until they can change. Raises UsageError, before it loads them,
         for more than 100,000 groups.

@@ -99,7 +99,21 @@ class LoginService:
 
         >>> ws.logins.logout("...")
         """
-        self._context.logins.end(_digest("session", cookie))
+        self.end(self.reference(cookie))
+
+    def reference(self, cookie: str) -> str:
+        """A text that names the session of a cookie and does not open it.
+
+        >>> ws.logins.reference("...")
+        """
+        return _digest("session", cookie)
+
+    def end(self, reference: str) -> None:
+        """End the session with this reference.
+
+        >>> ws.logins.end(ws.logins.reference("..."))
+        """
+        self._context.logins.end(reference)
 
     def end_all(self, name: str, *, actor: str | None = None) -> int:
         """End every session of a token or person at once. Returns their number. Audited. Raises UsageError if there is

@@ -9,11 +9,11 @@ from __future__ import annotations
 import hmac
 import secrets
 import threading
-import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from penstock.app.context import Context
+from penstock.app.provider_documents import ProviderDocument
 from penstock.errors import AccessDenied, ConfigError, LoginUnavailable, NotAuthenticated
 from penstock.state.tokens import TokenRole
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 PREFIX = "oidc:"  # of the names of persons: no token can have such a name
 
 _TIMEOUT = 5.0  # seconds of one request to the provider
-_KEPT = 600.0  # seconds for which the addresses and keys of the provider are kept
+_MOST_LOGINS = 3  # that wait for the provider at the same time: other requests need threads, too
 _LEEWAY = 60  # seconds by which clocks may differ
 _LONGEST_NAME = 200
 _ALGORITHMS = ("RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "ES512", "EdDSA", "Ed25519")
@@ -41,15 +41,19 @@ class PendingLogin:
     nonce: str
     verifier: str
 
+    def has_state(self, state: str) -> bool:
+        """Whether the provider sent this login back, and not another one."""
+        return hmac.compare_digest(self.state.encode(), state.encode())
+
 
 class OidcService:
     """Sends browsers to the provider, and verifies whom it sends back."""
 
     def __init__(self, context: Context) -> None:
         self._context = context
-        self._lock = threading.Lock()
-        self._metadata: tuple[float, dict[str, str]] | None = None
-        self._keys: tuple[float, KeySet] | None = None
+        self._addresses = ProviderDocument(self._fetch_addresses)
+        self._keys = ProviderDocument(self._fetch_keys)
+        self._logins = threading.BoundedSemaphore(_MOST_LOGINS)
 
     @property
     def is_configured(self) -> bool:
@@ -62,7 +66,7 @@ class OidcService:
         >>> ws.oidc.begin("https://penstock.example.com/login/oidc/callback")[0]
         """
         pending = PendingLogin(secrets.token_urlsafe(24), secrets.token_urlsafe(24), secrets.token_urlsafe(48))
-        address = self._addresses()["authorization_endpoint"]
+        address = self._addresses.current()["authorization_endpoint"]
         with self._client(callback) as client:
             url, _ = client.create_authorization_url(
                 address, state=pending.state, nonce=pending.nonce, code_verifier=pending.verifier
@@ -71,13 +75,19 @@ class OidcService:
 
     def finish(self, pending: PendingLogin, state: str, code: str, callback: str) -> tuple[str, TokenRole]:
         """The name and the role of the person whom the provider sent back. Raises NotAuthenticated if the login was not
-        begun by this browser or its proof is not valid, and AccessDenied if the person has no role.
+        begun by this browser or its proof is not valid, AccessDenied if the person has no role, and LoginUnavailable if
+        the provider does not respond or other logins wait for it.
 
         >>> ws.oidc.finish(pending, "state", "code", "https://penstock.example.com/login/oidc/callback")
         """
-        if not hmac.compare_digest(pending.state.encode(), state.encode()):
+        if not pending.has_state(state):
             raise NotAuthenticated("the login was not begun in this browser: log in again")
-        claims = self._verified(self._exchanged(pending, code, callback), pending.nonce)
+        if not self._logins.acquire(blocking=False):
+            raise LoginUnavailable("other logins wait for the identity provider: try again in some seconds")
+        try:
+            claims = self._verified(self._exchanged(pending, code, callback), pending.nonce)
+        finally:
+            self._logins.release()
         settings = self._settings()
         name = claims.get(settings.name_claim)
         if not isinstance(name, str) or not name.strip() or len(name) > _LONGEST_NAME or not name.isprintable():
@@ -102,9 +112,8 @@ class OidcService:
 
         try:
             with self._client(callback) as client:
-                token = client.fetch_token(
-                    self._addresses()["token_endpoint"], code=code, code_verifier=pending.verifier
-                )
+                address = self._addresses.current(waits=True)["token_endpoint"]
+                token = client.fetch_token(address, code=code, code_verifier=pending.verifier)
         except OAuthError as error:
             raise NotAuthenticated(f"the provider refused the login: {error.error}") from None
         except _http_errors() as error:
@@ -128,9 +137,10 @@ class OidcService:
             sub={"essential": True},
             nonce={"essential": True, "value": nonce},
         )
+        keys = self._keys.current(waits=True)
         for attempt in (1, 2):
             try:
-                token = jwt.decode(identity, self._key_set(renew=attempt > 1), algorithms=list(_ALGORITHMS))
+                token = jwt.decode(identity, keys, algorithms=list(_ALGORITHMS))
                 claims = {name: value.rstrip("/") if name == "iss" else value for name, value in token.claims.items()}
                 expected.validate(claims)
                 if (
@@ -142,15 +152,13 @@ class OidcService:
             except (JoseError, ValueError, AttributeError) as error:
                 if attempt > 1:
                     raise NotAuthenticated(f"the identity of the provider is not valid: {error}") from None
+                keys = self._keys.newer_than(keys)  # the provider may have changed them
             else:
                 return claims
         raise AssertionError
 
-    def _addresses(self) -> dict[str, str]:
+    def _fetch_addresses(self) -> dict[str, str]:
         """The addresses of the provider, from its discovery document."""
-        with self._lock:
-            if self._metadata is not None and time.monotonic() < self._metadata[0]:
-                return self._metadata[1]
         issuer = self._settings().issuer
         document = _fetched(f"{issuer}/.well-known/openid-configuration")
         if str(document.get("issuer", "")).rstrip("/") != issuer:
@@ -159,27 +167,18 @@ class OidcService:
             )
         if missing := [name for name in _ENDPOINTS if not isinstance(document.get(name), str)]:
             raise ConfigError(f"the discovery document of {issuer} has no {', '.join(missing)}")
-        found = {name: document[name] for name in _ENDPOINTS}
-        with self._lock:
-            self._metadata = (time.monotonic() + _KEPT, found)
-        return found
+        return {name: document[name] for name in _ENDPOINTS}
 
-    def _key_set(self, *, renew: bool) -> KeySet:
-        """The keys with which the provider signs. It may have changed them: then they are fetched again."""
+    def _fetch_keys(self) -> KeySet:
+        """The keys with which the provider signs."""
         from joserfc.errors import JoseError
         from joserfc.jwk import KeySet
 
-        with self._lock:
-            if self._keys is not None and not renew and time.monotonic() < self._keys[0]:
-                return self._keys[1]
-        document: Any = _fetched(self._addresses()["jwks_uri"])
+        document: Any = _fetched(self._addresses.current(waits=True)["jwks_uri"])
         try:
-            found = KeySet.import_key_set(document)
+            return KeySet.import_key_set(document)
         except (KeyError, TypeError, ValueError, JoseError) as error:
             raise _unavailable(error) from None
-        with self._lock:
-            self._keys = (time.monotonic() + _KEPT, found)
-        return found
 
     def _client(self, callback: str) -> Any:
         try:

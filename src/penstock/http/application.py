@@ -25,7 +25,7 @@ from penstock.http.dispatch import Dispatcher
 from penstock.http.messages import Request, Response
 from penstock.http.pages.rendering import render_error
 from penstock.http.problems import MEDIA_TYPE, RequestRefused, problem_of
-from penstock.http.routes import PAGE, Route, all_routes
+from penstock.http.routes import PAGE, Route, Thread, all_routes
 from penstock.http.security import HEADERS, Arrival, Guard
 from penstock.views.document import encode
 
@@ -47,7 +47,6 @@ class Limits:
     threads: int = 8  # requests that are executed at the same time
     body_bytes: int = 1024 * 1024
     body_seconds: float = 10.0  # to receive a body
-    send_seconds: float = 60.0  # to send a part of a response
 
 
 def make_application(
@@ -66,8 +65,11 @@ def make_application(
 
     @asynccontextmanager
     async def lifespan(_: Starlette) -> AsyncIterator[dict[str, Any]]:
-        with ThreadPoolExecutor(limits.threads, thread_name_prefix="request") as pool:
-            yield {"pool": pool}
+        with (
+            ThreadPoolExecutor(limits.threads, thread_name_prefix="request") as shared,
+            ThreadPoolExecutor(1, thread_name_prefix="health") as health,
+        ):
+            yield {"pools": {Thread.SHARED: shared, Thread.HEALTH: health}}
 
     def endpoint(route: Route) -> Callable[[HttpRequest], Awaitable[HttpResponse]]:
         async def respond(request: HttpRequest) -> HttpResponse:
@@ -80,11 +82,11 @@ def make_application(
                 body,
                 request.scope["state"]["request_id"],
             )
-            if route.waits:
-                pool = request.scope["state"]["pool"]
-                made = await asyncio.get_running_loop().run_in_executor(pool, dispatcher.dispatch, arrived)
-            else:
+            if route.thread is Thread.NONE:
                 made = dispatcher.dispatch(arrived)
+            else:
+                pool = request.scope["state"]["pools"][route.thread]
+                made = await asyncio.get_running_loop().run_in_executor(pool, dispatcher.dispatch, arrived)
             request.scope["state"]["actor"] = made.actor
             return _http_response(made)
 
@@ -94,7 +96,7 @@ def make_application(
     refused: dict[Any, Any] = {HTTPException: _refused, RequestRefused: _refused}
     app = Starlette(routes=routes, lifespan=lifespan, exception_handlers=refused)
     app.router.redirect_slashes = False
-    return _Frame(app, limits)
+    return _Frame(app)
 
 
 async def _read_body(request: HttpRequest, limits: Limits) -> bytes:
@@ -160,9 +162,8 @@ class _Frame:
     """Gives every request an id, every response the security headers, and writes the access log. It holds neither
     headers nor query strings, which may contain secrets."""
 
-    def __init__(self, app: ASGIApp, limits: Limits) -> None:
+    def __init__(self, app: ASGIApp) -> None:
         self._app = app
-        self._limits = limits
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -181,8 +182,7 @@ class _Frame:
                 extra = {**HEADERS, "X-Request-ID": request_id}
                 added = [(name.lower().encode(), value.encode()) for name, value in extra.items()]
                 message = {**message, "headers": [*message.get("headers", ()), *added]}
-            # A client that does not read must not keep a response in memory for ever.
-            await asyncio.wait_for(send(message), self._limits.send_seconds)
+            await send(message)
 
         try:
             await self._app(scope, receive, send_framed)

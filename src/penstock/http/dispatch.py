@@ -26,7 +26,7 @@ from penstock.http.problems import (
     unexpected_problem,
 )
 from penstock.http.routes import PAGE, Route
-from penstock.http.security import SESSION_COOKIE, Guard, refuse_other_origin
+from penstock.http.security import SESSION_COOKIE, Guard
 from penstock.state.tokens import TokenRole
 from penstock.views.document import Document, encode
 
@@ -78,7 +78,7 @@ class Dispatcher:
             self._guard.authorize(route, identity)
             return identity
         if route.is_unsafe:
-            refuse_other_origin(arrival)
+            self._guard.refuse_other_origin(arrival)
         cookie = arrival.cookies.get(SESSION_COOKIE) if route.is_unsafe else None
         session = self._workspace.logins.find(cookie) if cookie else None
         return Identity("", TokenRole.VIEWER, session)
@@ -183,17 +183,21 @@ def _content(reply: Reply) -> bytes:
 
 
 def _encoded(reply: Reply, headers: Mapping[str, str], may_cache: bool = True) -> Response:
-    """The response of a reply: its ETag, 304 if the caller has it, compressed if the caller accepts it."""
+    """The response of a reply: its ETag, 304 if the caller has it, compressed if the caller accepts it. Only a document
+    or page with the status 200 has an ETag: a mistake must not become a 304."""
     content = _content(reply)
     made = Response(reply.status, content, {"Content-Type": reply.media_type, **reply.headers})
     if not may_cache:
         made.headers["Cache-Control"] = "no-store"
         return made
-    tag = reply.etag or content_tag(content)
-    made.headers["ETag"] = header_of(tag)
-    made.headers.setdefault("Cache-Control", "private, no-cache")
     made.headers["Vary"] = "Accept-Encoding, Authorization, Cookie"
-    if matches(headers.get("if-none-match"), tag):
+    tag = (reply.etag or content_tag(content)) if reply.status == HTTPStatus.OK else None
+    if tag is None:
+        made.headers.setdefault("Cache-Control", "no-store")
+    else:
+        made.headers["ETag"] = header_of(tag)
+        made.headers.setdefault("Cache-Control", "private, no-cache")
+    if tag is not None and matches(headers.get("if-none-match"), tag):
         del made.headers["Content-Type"]
         made.status, made.content = HTTPStatus.NOT_MODIFIED, b""
     elif len(content) >= _SMALLEST_GZIP and _accepts_gzip(headers.get("accept-encoding", "")):

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from penstock.errors import UsageError
 from penstock.http.problems import RequestRefused
+from penstock.lifecycle import DisplayStatus
 
 if TYPE_CHECKING:
     from penstock.control.select import Selection
@@ -42,6 +43,7 @@ DATE = Parameter("date", "Only this day.", "day")
 SINCE = Parameter("since", "From this day.", "day")
 UNTIL = Parameter("until", "Up to and including this day.", "day")
 STATUS = Parameter("status", "Only partitions in this state.", values=("pending", "success", "failed"))
+DISPLAY = Parameter("display", "Only partitions with this display status.", values=tuple(map(str, DisplayStatus)))
 KEY = Parameter("key", "A partition: source/customer_id/query_name/YYYY-MM-DD.", repeats=True)
 FILTERS = (KEY, SOURCE, CUSTOMER, QUERY, DATE, SINCE, UNTIL, STATUS)
 CURSOR = Parameter("cursor", "Continue a list: the value of `next`.")

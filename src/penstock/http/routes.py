@@ -85,6 +85,14 @@ class Access(StrEnum):
         return self is Access.PUBLIC or role.includes(TokenRole(self.value))
 
 
+class Thread(StrEnum):
+    """The thread in which a route is executed."""
+
+    SHARED = "shared"  # one of the pool, which slow requests can occupy
+    HEALTH = "health"  # one that only the health of the server uses: a busy server is healthy
+    NONE = "none"  # the event loop: the handler waits for nothing
+
+
 @dataclass(frozen=True, slots=True)
 class Route:
     """One route. `access` and `response` have no default: a route without them cannot be declared."""
@@ -99,7 +107,7 @@ class Route:
     body: type[BaseModel] | None = None
     status: int = 200
     keeps_response: bool = True  # False if the response holds a secret: it is never stored for a repeated request
-    waits: bool = True  # False if the handler waits for nothing: it is called without a thread of the pool
+    thread: Thread = Thread.SHARED  # where the handler is called
     changes: bool = True  # False for an unsafe method that changes no state of the workspace: login, logout
     takes_others: bool = False  # ignores unknown parameters: another server adds them
     form: type[BaseModel] | None = None  # the model of the fields of an HTML form, instead of a JSON body

@@ -78,7 +78,7 @@ class Guard:
         if self.is_local and not self.workspace.logins.are_needed():
             refuse_other_host(arrival)
             if route.is_unsafe:
-                refuse_other_origin(arrival)
+                self.refuse_other_origin(arrival)
             return Identity(os_user(), TokenRole.ADMIN)
         raise NotAuthenticated("the request has no token: send `Authorization: Bearer TOKEN`")
 
@@ -91,22 +91,30 @@ class Guard:
         if self.read_only and route.is_unsafe and route.changes:
             raise AccessDenied("the server only reads: it was started with --read-only")
 
+    def refuse_other_origin(self, arrival: Arrival) -> None:
+        """Raise AccessDenied if a browser says that another site sent the request."""
+        origin, host = arrival.headers.get("origin"), arrival.headers.get("host", "").lower()
+        if origin is not None:
+            found = _split(origin)
+            if found.netloc.lower() != host or found.scheme not in self._schemes(arrival, host):
+                raise AccessDenied(f"the request comes from another origin: {origin[:200]}")
+        if arrival.headers.get("sec-fetch-site", "same-origin") not in ("same-origin", "none"):
+            raise AccessDenied("the request comes from another site")
+
+    def _schemes(self, arrival: Arrival, host: str) -> tuple[str, ...]:
+        """The schemes of the pages of this server. `http://host` and `https://host` are different sites, but a proxy
+        may add TLS to a server that has none."""
+        public = urlsplit(self.workspace.settings.console.url or "")
+        is_secure = arrival.is_secure or (public.scheme == "https" and public.netloc.lower() == host)
+        return ("https",) if is_secure else ("http", "https")
+
     def _refuse_forged(self, arrival: Arrival, csrf: str) -> None:
         """Raise AccessDenied unless a page of this origin sent the request."""
         if "origin" not in arrival.headers:
             raise AccessDenied("a request of a session must name its Origin")
-        refuse_other_origin(arrival)
+        self.refuse_other_origin(arrival)
         if not hmac.compare_digest(arrival.headers.get(CSRF_HEADER, "").encode(), csrf.encode()):
             raise AccessDenied("the header X-CSRF-Token does not have the csrf_token of the session")
-
-
-def refuse_other_origin(arrival: Arrival) -> None:
-    """Raise AccessDenied if a browser says that another site sent the request."""
-    origin, host = arrival.headers.get("origin"), arrival.headers.get("host", "")
-    if origin is not None and _split(origin).netloc.lower() != host.lower():
-        raise AccessDenied(f"the request comes from another origin: {origin[:200]}")
-    if arrival.headers.get("sec-fetch-site", "same-origin") not in ("same-origin", "none"):
-        raise AccessDenied("the request comes from another site")
 
 
 def refuse_other_host(arrival: Arrival) -> None:

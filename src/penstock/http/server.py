@@ -14,14 +14,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from penstock.errors import ConfigError, PenstockError, UsageError
+from penstock.http.connections import ConnectionLimits, timed_protocol
 
 if TYPE_CHECKING:
-    from uvicorn import Server
+    from starlette.types import ASGIApp
+    from uvicorn import Config, Server
 
     from penstock.app import Workspace
 
 _HEADER_BYTES = 32 * 1024
-_HEADER_SECONDS = 10.0  # to receive the head of a request
 _KEEP_ALIVE_SECONDS = 30
 _STOP_SECONDS = 20  # for requests in progress when the server stops
 _CONNECTIONS = 500
@@ -72,26 +73,32 @@ def serve(workspace: Workspace, options: ServerOptions, started: Callable[[str],
             workspace.context.workers.mark_dead_workers()  # requests of killed servers of this machine can be repeated
         token = "" if options.read_only else stack.enter_context(Heartbeat(workspace.context.workers)).token
         app = make_application(workspace, token, is_local=options.is_local, read_only=options.read_only)
-        config = uvicorn.Config(
-            app,
-            http=_protocol(),
-            ws="none",
-            lifespan="on",
-            log_config=None,
-            access_log=False,
-            proxy_headers=False,  # a client could choose its address, by which failed logins are limited
-            server_header=False,
-            limit_concurrency=_CONNECTIONS,
-            timeout_keep_alive=_KEEP_ALIVE_SECONDS,
-            timeout_graceful_shutdown=_STOP_SECONDS,
-            h11_max_incomplete_event_size=_HEADER_BYTES,
-            ssl_certfile=options.certfile,
-            ssl_keyfile=options.keyfile,
-        )
-        server = uvicorn.Server(config)
+        server = uvicorn.Server(server_config(app, options))
         address = f"{options.scheme}://{_shown_host(options.host)}:{listening.getsockname()[1]}"
         threading.Thread(target=prepare, args=(workspace,), name="prepare", daemon=True).start()
         _run(server, listening, lambda: started(address))
+
+
+def server_config(app: ASGIApp, options: ServerOptions, limits: ConnectionLimits = ConnectionLimits()) -> Config:
+    """The settings of uvicorn for this application."""
+    import uvicorn
+
+    return uvicorn.Config(
+        app,
+        http=timed_protocol(limits),
+        ws="none",
+        lifespan="on",
+        log_config=None,
+        access_log=False,
+        proxy_headers=False,  # a client could choose its address, by which failed logins are limited
+        server_header=False,
+        limit_concurrency=_CONNECTIONS,
+        timeout_keep_alive=_KEEP_ALIVE_SECONDS,
+        timeout_graceful_shutdown=_STOP_SECONDS,
+        h11_max_incomplete_event_size=_HEADER_BYTES,
+        ssl_certfile=options.certfile,
+        ssl_keyfile=options.keyfile,
+    )
 
 
 def prepare(workspace: Workspace) -> None:
@@ -160,43 +167,3 @@ def _listen(options: ServerOptions) -> socket.socket:
 
 def _shown_host(host: str) -> str:
     return f"[{host}]" if ":" in host else host
-
-
-def _protocol() -> type[asyncio.Protocol]:
-    """uvicorn's protocol with a time limit for the head of a request: a client that sends it byte by byte would hold
-    its connection for ever."""
-    from uvicorn.protocols.http.h11_impl import H11Protocol
-
-    class TimedProtocol(H11Protocol):
-        _head_timer: asyncio.TimerHandle | None = None
-
-        def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-            super().connection_made(transport)
-            self._expect_head()
-
-        def data_received(self, data: bytes) -> None:
-            before = self.cycle
-            if self._head_timer is None and (before is None or before.response_complete):
-                self._expect_head()
-            super().data_received(data)
-            if self.cycle is not before:
-                self._stop_timer()
-
-        def connection_lost(self, exc: Exception | None) -> None:
-            self._stop_timer()
-            super().connection_lost(exc)
-
-        def _expect_head(self) -> None:
-            self._head_timer = self.loop.call_later(_HEADER_SECONDS, self._close_late)
-
-        def _stop_timer(self) -> None:
-            if self._head_timer is not None:
-                self._head_timer.cancel()
-                self._head_timer = None
-
-        def _close_late(self) -> None:
-            self._head_timer = None
-            if not self.transport.is_closing():
-                self.transport.close()
-
-    return TimedProtocol

@@ -4,15 +4,17 @@ megabyte."""
 from __future__ import annotations
 
 from bisect import bisect_left
+from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import date, timedelta
-from itertools import accumulate, groupby
+from itertools import accumulate, groupby, islice
 from typing import TYPE_CHECKING, Any
 
 from penstock.lifecycle import DisplayStatus
 from penstock.partition import PartitionKey
 
 if TYPE_CHECKING:
+    from penstock.expected import ExpectedRange
     from penstock.projections.status_board import Board
 
 NOT_EXPECTED = 0
@@ -77,6 +79,32 @@ class StatusCodes:
                 return _DISPLAYS[self._codes[self._offsets[at] + day]]
             at += 1
         return None
+
+    def find(
+        self, display: DisplayStatus, ranges: Iterable[ExpectedRange], after: PartitionKey | None, limit: int
+    ) -> tuple[list[PartitionKey], int]:
+        """The first partitions of these ranges with a display status, in the order of keys, that follow `after`; and
+        the number of all with this status."""
+        import numpy as np
+
+        wanted = [code for code, shown in _DISPLAYS.items() if shown is display]
+        has_status = np.isin(np.frombuffer(self._codes, dtype=np.uint8), wanted)
+        found: list[PartitionKey] = []
+        total = 0
+        for span in sorted(ranges, key=lambda span: (span.source, span.customer_id, span.query_name, span.first)):
+            owner = (span.source, span.customer_id, span.query_name)
+            at = bisect_left(self._owners, owner)
+            while at < len(self._owners) and self._owners[at] == owner:  # a customer may have several ranges
+                offset = self._offsets[at] - self._first[at].toordinal()
+                begin = max(self._offsets[at], offset + span.first.toordinal())
+                end = min(self._offsets[at + 1], offset + span.last.toordinal() + 1)
+                places = (begin + np.flatnonzero(has_status[begin:end])).tolist() if begin < end else []
+                total += len(places)
+                keys = (PartitionKey(*owner, date.fromordinal(place - offset)) for place in places)
+                if len(found) < limit and (after is None or owner >= after[:3]):
+                    found += islice((key for key in keys if after is None or key > after), limit - len(found))
+                at += 1
+        return found, total
 
     def grid(self, asset: str, since: date | None, until: date | None) -> CodeGrid | None:
         """The codes of the partitions of an asset from one day to another; None if none is expected."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from penstock.http.calls import Call
-from penstock.http.routes import Access, Route
+from penstock.http.routes import Access, Route, Thread
 from penstock.http.schemas.access import Health
 from penstock.views.document import Document
 from penstock.views.health import health_document
@@ -21,6 +21,14 @@ def ready(call: Call) -> Document:
 
 
 ROUTES = (
-    Route("GET", "/health/live", live, Access.PUBLIC, Health, "Whether the process responds", waits=False),
-    Route("GET", "/health/ready", ready, Access.PUBLIC, Health, "Whether requests can be served"),
+    Route("GET", "/health/live", live, Access.PUBLIC, Health, "Whether the process responds", thread=Thread.NONE),
+    Route(
+        "GET",
+        "/health/ready",
+        ready,
+        Access.PUBLIC,
+        Health,
+        "Whether requests can be served",
+        thread=Thread.HEALTH,
+    ),
 )

@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from penstock.errors import UsageError
 from penstock.http.calls import Call
-from penstock.http.parameters import CURSOR, FILTERS, in_path, limit
+from penstock.http.parameters import CURSOR, DISPLAY, FILTERS, in_path, limit
 from penstock.http.routes import PREFIX, Access, Route
 from penstock.http.schemas.partitions import Attempts, PartitionPage, WhyDocument
-from penstock.lifecycle import PartitionStatus
+from penstock.lifecycle import DisplayStatus, PartitionStatus
 from penstock.partition import PartitionKey
 from penstock.views.document import Document, page, paginate
+
+if TYPE_CHECKING:
+    from penstock.state.records import PartitionView
 
 KEY_PATH = "{source}/{customer_id}/{query_name}/{logical_date}"
 KEY_PARTS = (
@@ -27,18 +34,14 @@ def key_of(call: Call) -> PartitionKey:
 def list_partitions(call: Call) -> Document:
     """List partitions with their state, in key order.
 
-    A partition without a row is implicitly pending. With keys or a status the list includes such partitions.
+    A partition without a row is implicitly pending. With keys, a status or a display status the list includes such
+    partitions.
     """
     from penstock.views.state import state_item
 
-    ws, chosen, limit = call.workspace, call.selection, call.limit
-    ranges = ws.context.ranges(chosen)
-    explicit = not chosen.keys and chosen.status is None
-    after = PartitionKey.parse(call.after) if call.after else None
-    state = ws.context.state
-    found = state.views(ranges, status=chosen.status, explicit=explicit, after=after, limit=limit + 1)
-    views, following = paginate(found, limit, lambda view: view.key)
-    total = state.count(ranges, status=chosen.status, explicit=explicit)
+    ws = call.workspace
+    found, total = _found(call) if call.query.get("display") is None else _displayed(call)
+    views, following = paginate(found, call.limit, lambda view: view.key)
     displays = ws.grids.displays([view.key for view in views])
     items = [
         state_item(
@@ -51,6 +54,31 @@ def list_partitions(call: Call) -> Document:
         for view in views
     ]
     return call.page(page(items, total, following))
+
+
+def _found(call: Call) -> tuple[Sequence[PartitionView], int]:
+    """The partitions of a page and one more, and the number of all."""
+    state, chosen = call.workspace.context.state, call.selection
+    ranges = call.workspace.context.ranges(chosen)
+    explicit = not chosen.keys and chosen.status is None
+    views = state.views(ranges, status=chosen.status, explicit=explicit, after=_after(call), limit=call.limit + 1)
+    return views, state.count(ranges, status=chosen.status, explicit=explicit)
+
+
+def _displayed(call: Call) -> tuple[Sequence[PartitionView], int]:
+    """The partitions of a page with a display status and one more, and the number of all."""
+    from penstock.control.select import Selection
+
+    chosen = call.selection
+    if chosen.keys or chosen.status is not None:
+        raise UsageError("display cannot be combined with a key or a status: leave one of them out")
+    display = DisplayStatus(call.query["display"])
+    keys, total = call.workspace.grids.find(display, chosen, _after(call), call.limit + 1)
+    return call.workspace.partitions.find(Selection(keys=keys)) if keys else [], total
+
+
+def _after(call: Call) -> PartitionKey | None:
+    return PartitionKey.parse(call.after) if call.after else None
 
 
 def show_partition(call: Call) -> Document:
@@ -82,7 +110,7 @@ ROUTES = (
         Access.VIEWER,
         PartitionPage,
         "List partitions",
-        (*FILTERS, limit(100), CURSOR),
+        (*FILTERS, DISPLAY, limit(100), CURSOR),
     ),
     Route(
         "GET",

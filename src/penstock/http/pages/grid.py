@@ -31,6 +31,12 @@ class Code:
     symbol: str
     state: str
 
+    @property
+    def display(self) -> str:
+        """The display status by which the list selects it; nothing if the state selects it better, because two codes
+        have the same display status."""
+        return "" if self.number in (CODES["never_materialized"], FAILED, NOT_EXPECTED) else self.name
+
 
 # In the order of the legend. The state is that of the partition unless it was requeued or waits for publication.
 CELLS = (

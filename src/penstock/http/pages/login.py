@@ -15,6 +15,7 @@ from penstock.http.parameters import Parameter
 from penstock.http.routes import PAGE, Access, Route
 from penstock.http.schemas.base import Model, Text
 
+_LONGEST_PATH = 2000  # bytes of the page to show after a login: a cookie holds it on the way through the provider
 NEXT = Parameter("next", "The path of the page to show after the login.")
 
 
@@ -55,9 +56,12 @@ def logout(call: Call) -> Reply:
 
 
 def own_path(text: str | None) -> str:
-    """A path of this server; the overview for anything else, such as an address of another site."""
-    is_own = bool(text) and text[0] == "/" and text[1:2] not in ("/", "\\") and text.isprintable()  # type: ignore[index, union-attr]
-    return text if is_own and text else "/"
+    """A path of this server, without its query if it is long; the overview for anything else, such as an address of
+    another site."""
+    if not text or text[0] != "/" or text[1:2] in ("/", "\\") or not text.isprintable():
+        return "/"
+    short = (shown for shown in (text, text.partition("?")[0]) if len(shown.encode()) <= _LONGEST_PATH)
+    return next(short, "/")
 
 
 def _page(call: Call, wanted: str, message: str = "", status: int = HTTPStatus.OK) -> Reply:

@@ -2,14 +2,17 @@
 
 The browser keeps the login in progress in a cookie with SameSite=Lax, because the provider is another site. The cookie
 of the session is SameSite=Strict: a browser does not send it while it follows redirects from another site. So the way
-back ends with a page of this site, which then opens the page that the person wanted.
+back ends with a page of this site, which then opens the page that the person wanted. For the same reason the cookie of
+the login names the earlier session of the browser, which ends with the login.
+
+Another site can make the browser of its visitor open the way back. Such a request has no login in progress, or not its
+state, and is not counted as a failed login: ten of them would lock the visitor out.
 """
 
 from __future__ import annotations
 
 import base64
-import binascii
-import json
+import re
 from http import HTTPStatus
 
 from penstock.app.oidc import PendingLogin
@@ -21,19 +24,25 @@ from penstock.http.pages.rendering import Page, render
 from penstock.http.parameters import Parameter
 from penstock.http.problems import RequestRefused
 from penstock.http.routes import PAGE, Access, Route
+from penstock.http.security import SESSION_COOKIE
 
 COOKIE = "penstock_login"
 CALLBACK = "/login/oidc/callback"
 _SECONDS = 600
 _TEXT = ("code", "state", "error")
+_VALUE = r"[A-Za-z0-9_-]{1,128}"
+# State, nonce, verifier, the reference of the earlier session of the browser, and the path of the page to show.
+_PENDING = re.compile(rf"({_VALUE})\.({_VALUE})\.({_VALUE})\.([0-9a-f]*)\.([A-Za-z0-9_-]+)")
 
 
 def begin(call: Call) -> Reply:
     """Send the browser to the identity provider."""
     _require_provider(call)
     address, pending = call.workspace.oidc.begin(_callback(call))
-    kept = {"s": pending.state, "n": pending.nonce, "v": pending.verifier, "p": own_path(call.query["next"])}
-    value = base64.urlsafe_b64encode(json.dumps(kept).encode()).decode().rstrip("=")
+    earlier = call.cookies.get(SESSION_COOKIE)
+    reference = call.workspace.logins.reference(earlier) if earlier else ""
+    wanted = base64.urlsafe_b64encode(own_path(call.query["next"]).encode()).decode().rstrip("=")
+    value = ".".join((pending.state, pending.nonce, pending.verifier, reference, wanted))
     secure = "; Secure" if call.is_secure else ""
     cookie = f"{COOKIE}={value}; HttpOnly; SameSite=Lax; Path=/login/oidc; Max-Age={_SECONDS}{secure}"
     headers = {"Location": address, "Set-Cookie": cookie, "Cache-Control": "no-store"}
@@ -41,19 +50,23 @@ def begin(call: Call) -> Reply:
 
 
 def finish(call: Call) -> Reply:
-    """Begin a session for the person whom the provider sent back."""
+    """Begin a session for the person whom the provider sent back. The earlier session of the browser ends."""
     _require_provider(call)
     if call.query["error"]:
         raise NotAuthenticated(f"the provider refused the login: {call.query['error'][:200]}")
     logins, provider = call.workspace.logins, call.workspace.oidc
     logins.refuse_blocked(call.client)
+    pending, earlier, wanted = _pending(call.cookies.get(COOKIE, ""))
+    state = call.query["state"] or ""
     try:
-        pending, wanted = _pending(call.cookies.get(COOKIE, ""))
-        name, role = provider.finish(pending, call.query["state"] or "", call.query["code"] or "", _callback(call))
+        name, role = provider.finish(pending, state, call.query["code"] or "", _callback(call))
     except NotAuthenticated:
-        logins.count_failure(call.client)
+        if pending.has_state(state):
+            logins.count_failure(call.client)
         raise
     session = logins.begin_named(name, role)
+    if earlier:
+        logins.end(earlier)
     reply = render(call, "logged_in.html", Page("Logged in", ""), wanted=wanted, name=name, role=role.value)
     headers = {"Set-Cookie": session_cookie(session.cookie, call.is_secure), "Cache-Control": "no-store"}
     return Reply(content=reply.content, media_type=PAGE, headers=headers)
@@ -66,13 +79,17 @@ def _require_provider(call: Call) -> None:
         raise RequestRefused(message, HTTPStatus.NOT_FOUND)
 
 
-def _pending(cookie: str) -> tuple[PendingLogin, str]:
-    """The login in progress that the browser holds. Raises NotAuthenticated if there is none."""
+def _pending(cookie: str) -> tuple[PendingLogin, str, str]:
+    """The login in progress that the browser holds, the reference of its earlier session, and the page to show. Raises
+    NotAuthenticated if there is none."""
     try:
-        kept = json.loads(base64.urlsafe_b64decode(cookie + "=" * (-len(cookie) % 4)))
-        return PendingLogin(str(kept["s"]), str(kept["n"]), str(kept["v"])), own_path(str(kept["p"]))
-    except (binascii.Error, ValueError, KeyError, TypeError):
-        raise NotAuthenticated("the login took too long, or was begun in another browser: log in again") from None
+        if found := _PENDING.fullmatch(cookie):
+            state, nonce, verifier, earlier, path = found.groups()
+            wanted = base64.urlsafe_b64decode(path + "=" * (-len(path) % 4)).decode()
+            return PendingLogin(state, nonce, verifier), earlier, own_path(wanted)
+    except ValueError:  # no base64, or no UTF-8
+        pass
+    raise NotAuthenticated("the login took too long, or was begun in another browser: log in again")
 
 
 def _callback(call: Call) -> str:

@@ -13,12 +13,13 @@ from penstock.http.api.partitions import list_partitions
 from penstock.http.api.plans import ACTION_ROLES
 from penstock.http.calls import Call, Reply
 from penstock.http.pages.rendering import Page, render
-from penstock.http.parameters import CURSOR, FILTERS, Parameter, limit, parse_query
+from penstock.http.parameters import CURSOR, DISPLAY, FILTERS, Parameter, limit, parse_query
 from penstock.http.problems import RequestRefused
 from penstock.http.routes import PAGE, Access, Route
 from penstock.partition import MODELS
+from penstock.views.document import Document
 
-_PARSED = (*FILTERS, limit(100), CURSOR)
+_PARSED = (*FILTERS, DISPLAY, limit(100), CURSOR)
 # The page takes any text and parses it itself: after a mistake it shows the form with what was entered.
 _TAKEN = tuple(Parameter(one.name, one.meaning, repeats=True) for one in _PARSED)
 _SEVERAL = ("customer", "query", "key")  # fields that take several names
@@ -30,6 +31,17 @@ _ACTIONS = {
     ActionKind.RESUME: "Resume",
     ActionKind.MARK_TERMINAL: "Mark as terminal",
     ActionKind.CLEAR_TERMINAL: "Clear terminal",
+}
+
+
+_MOST_KEYS = 100  # of one link to an action
+# The commands that list partitions of a display status. None has it as a filter.
+_COMMANDS = {
+    "never_materialized": "missing",
+    "materialized": "state inspect --status success",
+    "materialized_but_last_attempt_failed": "failed",
+    "stale": "stale",
+    "unavailable": "state inspect --status failed",
 }
 
 
@@ -59,7 +71,7 @@ def show_partitions(call: Call) -> Reply:
         sources=sorted({*settings.sources, *([MODELS] if settings.models else [])}),
         names=sorted(settings.assets),
         actions=[(act.value, text) for act, text in _ACTIONS.items() if _is_offered(call, act, filters)],
-        selector=_selector(filters),
+        selector=_selector(filters, document, is_first="cursor" not in entered),
     )
 
 
@@ -75,8 +87,13 @@ def _names(name: str, texts: tuple[str, ...]) -> tuple[str, ...]:
     return tuple(one for text in texts for one in text.replace(",", " ").split())
 
 
-def _selector(filters: Mapping[str, Any]) -> dict[str, Any]:
-    """The filters for the form of an action. A day is a range of one day there."""
+def _selector(filters: Mapping[str, Any], document: Document | None, *, is_first: bool) -> dict[str, Any] | None:
+    """The filters for the form of an action. A day is a range of one day there. Actions do not select by display
+    status: they get the keys if one page shows all of them; otherwise there is no selector."""
+    if "display" in filters:
+        if document is None or not is_first or document["next"] is not None or document["total"] > _MOST_KEYS:
+            return None
+        return {"key": tuple(item["key"] for item in document["items"])}
     found = {name: texts for name, texts in filters.items() if name != "date"}
     if day := filters.get("date"):
         found |= {"since": day, "until": day}
@@ -86,9 +103,11 @@ def _selector(filters: Mapping[str, Any]) -> dict[str, Any]:
 def _command(filters: Mapping[str, tuple[str, ...]]) -> str:
     from shlex import quote
 
+    others = {name: texts for name, texts in filters.items() if name not in ("key", "display")}
     words = [quote(text) for text in filters.get("key", ())]
-    words += [f"--{name} {quote(text)}" for name, texts in filters.items() if name != "key" for text in texts]
-    return " ".join(("penstock state inspect", *words))
+    words += [f"--{name} {quote(text)}" for name, texts in others.items() for text in texts]
+    command = next((_COMMANDS[text] for text in filters.get("display", ()) if text in _COMMANDS), "state inspect")
+    return " ".join((f"penstock {command}", *words))
 
 
 ROUTES = (Route("GET", "/partitions", show_partitions, Access.VIEWER, PAGE, "The list of partitions", _TAKEN),)

@@ -12,7 +12,7 @@ from importlib.resources import files
 from penstock.http.calls import Call, Reply
 from penstock.http.parameters import Parameter, in_path
 from penstock.http.problems import RequestRefused
-from penstock.http.routes import Access, Route
+from penstock.http.routes import Access, Route, Thread
 
 _TYPES = {".css": "text/css; charset=utf-8", ".js": "text/javascript; charset=utf-8", ".svg": "image/svg+xml"}
 _NAME = in_path("name", "A file of the pages.", r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,62}$")
@@ -68,6 +68,6 @@ ROUTES = (
         "text/plain",
         "A file of the pages",
         (_NAME, _DIGEST),
-        waits=False,
+        thread=Thread.NONE,
     ),
 )

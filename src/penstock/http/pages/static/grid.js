@@ -19,8 +19,8 @@
   let isAllSelected = false;
 
   for (const entry of root.querySelectorAll(".grid-entry")) {
-    const { number, name, text, symbol, state } = entry.dataset;
-    model.cells[Number(number)] = { name, text, symbol, state };
+    const { number, name, text, symbol, state, display } = entry.dataset;
+    model.cells[Number(number)] = { name, text, symbol, state, display };
     model.order.push(Number(number));
   }
 

@@ -67,7 +67,7 @@
     if (chosen && selector.status) {
       const same = model.order.reduce((sum, code) => sum + (model.cells[code].state === selector.status ? counts[code] : 0), 0);
       if (same > chosen) {
-        hints.push(`Actions select by state. About ${number(same)} partitions here have the state ${selector.status}, more than the ${number(chosen)} that are highlighted. The preview lists them.`);
+        hints.push(`Actions select by state. About ${number(same)} partitions here have the state ${selector.status}, more than the ${number(chosen)} that are highlighted. The preview lists them.${model.cells[model.highlighted].display ? " The list has the highlighted ones only." : ""}`);
       }
     }
     if (!inUrl && !inForm) {
@@ -77,10 +77,12 @@
     }
     by("grid-hint").hidden = !hints.length;
     by("grid-hint").textContent = hints.join(" ");
+    const display = model.highlighted === null ? "" : model.cells[model.highlighted].display;
+    const listed = display ? fieldsOf({ ...selector, status: "", display }) : fields; // the list selects by either
     const links = by("grid-links");
     links.hidden = !chosen || !inUrl;
     for (const link of links.hidden ? [] : links.querySelectorAll("a")) {
-      const query = new URLSearchParams(link.dataset.act ? [["act", link.dataset.act], ...fields] : fields);
+      const query = new URLSearchParams(link.dataset.act ? [["act", link.dataset.act], ...fields] : listed);
       link.href = `${link.dataset.act ? "/actions/new" : "/partitions"}?${query}`;
     }
     const form = by("grid-preview");

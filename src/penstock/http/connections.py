@@ -1,0 +1,110 @@
+"""uvicorn's protocol with time limits for clients that send or read too slowly.
+
+A client that sends the head of a request byte by byte, or never reads its responses, would hold its connection, the
+memory of the response and a place among the connections of the server for ever: `transport.close()` waits until all
+bytes are sent. So a connection whose unsent bytes do not become fewer is aborted.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import fcntl
+import struct
+import termios
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class ConnectionLimits:
+    """Limits of one connection."""
+
+    head_seconds: float = 10.0  # to receive the head of a request
+    send_seconds: float = 30.0  # in which a client has to read `send_bytes`
+    send_bytes: int = 16 * 1024
+    stop_seconds: float = 3.0  # in place of `send_seconds` while the server stops
+
+
+def timed_protocol(limits: ConnectionLimits) -> type[asyncio.Protocol]:
+    """The class of the protocol of each connection."""
+    from uvicorn.protocols.http.h11_impl import H11Protocol
+
+    class TimedProtocol(H11Protocol):
+        _head_timer: asyncio.TimerHandle | None = None
+        _send_timer: asyncio.TimerHandle | None = None
+        _send_seconds = limits.send_seconds
+        _pending: int | None = None  # bytes that the client has not received, at the time `_since`
+        _since = 0.0
+
+        def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+            super().connection_made(transport)
+            self._expect_head()
+            self._expect_progress()
+
+        def data_received(self, data: bytes) -> None:
+            before = self.cycle
+            if self._head_timer is None and (before is None or before.response_complete):
+                self._expect_head()
+            super().data_received(data)
+            if self.cycle is not before:
+                self._stop_head_timer()
+
+        def connection_lost(self, exc: Exception | None) -> None:
+            self._stop_head_timer()
+            if self._send_timer is not None:
+                self._send_timer.cancel()
+            super().connection_lost(exc)
+
+        def shutdown(self) -> None:
+            super().shutdown()
+            if self._send_timer is not None:
+                self._send_timer.cancel()
+            self._send_seconds = min(limits.send_seconds, limits.stop_seconds)
+            self._pending = None
+            self._abort_without_progress()
+
+        def _expect_head(self) -> None:
+            self._head_timer = self.loop.call_later(limits.head_seconds, self._close_late)
+
+        def _stop_head_timer(self) -> None:
+            if self._head_timer is not None:
+                self._head_timer.cancel()
+                self._head_timer = None
+
+        def _close_late(self) -> None:
+            self._head_timer = None
+            if not self.transport.is_closing():
+                self.transport.close()
+
+        def _expect_progress(self) -> None:
+            self._send_timer = self.loop.call_later(self._send_seconds / 4, self._abort_without_progress)
+
+        def _abort_without_progress(self) -> None:
+            """Abort the connection if the client has read too little since the last time that it read enough."""
+            now, pending = self.loop.time(), _pending_bytes(self.transport)
+            if self._pending is None or pending is None or not 0 <= self._pending - pending < limits.send_bytes:
+                self._pending, self._since = pending, now
+            elif now - self._since >= self._send_seconds:
+                self.transport.abort()  # connection_lost follows
+                return
+            self._expect_progress()
+
+    return TimedProtocol
+
+
+def _pending_bytes(transport: asyncio.Transport) -> int | None:
+    """The bytes that the client has not received yet; None if the kernel has taken all, so that the transport can be
+    closed at any time."""
+    below = getattr(getattr(transport, "_ssl_protocol", None), "_transport", None)  # holds the encrypted bytes
+    buffered = sum(one.get_write_buffer_size() for one in (transport, below) if one is not None)
+    return buffered + _kernel_bytes(transport) if buffered else None
+
+
+def _kernel_bytes(transport: asyncio.Transport) -> int:
+    """The sent bytes that the client has not acknowledged. The kernel takes more only after it could send a large part
+    of them, so the buffer of the transport alone would not show that a slow client reads."""
+    try:
+        found = fcntl.ioctl(transport.get_extra_info("socket").fileno(), termios.TIOCOUTQ, b"\0\0\0\0")
+    except (OSError, ValueError):  # the system does not tell, or the socket is closed
+        return 0
+    [count] = struct.unpack("i", found)
+    return int(count)
