@@ -259,6 +259,13 @@ def test_a_provider_that_refuses_or_fails_is_named(site: TestClient, issuer: Iss
     assert "Retry-After" in broken.headers
 
 
+def test_a_provider_that_fails_in_the_middle_of_a_login_is_unavailable(site: TestClient, issuer: Issuer) -> None:
+    back = go_to_provider(site)
+    issuer.is_broken = True
+    found = site.get(back)
+    assert (found.status_code, "Retry-After" in found.headers) == (503, True)
+
+
 def test_while_the_provider_hangs_one_request_waits_and_the_others_are_told_at_once(
     workspace: Workspace, issuer: Issuer, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -99,7 +99,10 @@ def running_issuer() -> Iterator[Issuer]:
             self._wait()
             body = self.rfile.read(int(self.headers["Content-Length"])).decode()
             form = {name: values[0] for name, values in parse_qs(body).items()}
-            self._send(*issuer.exchange(form, self.headers.get("Authorization", "")))
+            if issuer.is_broken:
+                self._send(503, {})
+            else:
+                self._send(*issuer.exchange(form, self.headers.get("Authorization", "")))
 
         def _wait(self) -> None:
             issuer.requests += 1

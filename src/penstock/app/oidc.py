@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING, Any
 from penstock.app.context import Context
 from penstock.app.provider_documents import ProviderDocument
 from penstock.errors import AccessDenied, ConfigError, LoginUnavailable, NotAuthenticated
+from penstock.source.oauth import http_library
 from penstock.state.tokens import TokenRole
 
 if TYPE_CHECKING:
-    import httpx
     from joserfc.jwk import KeySet
 
     from penstock.config.console import OidcSettings
@@ -217,10 +217,11 @@ def _fetched(url: str) -> dict[str, Any]:
     return found
 
 
-def _http_errors() -> tuple[type[httpx.HTTPError], type[ValueError]]:
-    import httpx
+def _http_errors() -> tuple[type[Exception], ...]:
+    """The errors of the client of Authlib, which has a library of its own if that is installed."""
+    from authlib.integrations.httpx_client import OAuth2Client
 
-    return httpx.HTTPError, ValueError
+    return http_library(OAuth2Client).HTTPError, ValueError
 
 
 def _unavailable(error: Exception) -> LoginUnavailable:
