@@ -1,5 +1,6 @@
-"""A writer beside the clients of `bench.console`: it records verdicts on a few partitions at a time, as a run does, so
-that the ledger moves while the server reads it. It is a process of its own and ends with SIGTERM."""
+"""A writer beside the clients of `bench.console`: it records verdicts on a few partitions at a time, and folds the
+events now and then, as runs do, so that the ledger moves while the server reads it. It is a process of its own and ends
+with SIGTERM."""
 
 from __future__ import annotations
 
@@ -20,6 +21,8 @@ from penstock.errors import ErrorClass
 from penstock.lifecycle import Stage
 from penstock.partition import PartitionKey, RunId, new_run_id, new_ulid
 from penstock.state.records import Accepted, Rejected, Verdict
+
+_FOLDED = 50  # transactions after which the projections are brought up to date, as at the end of a run
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -42,13 +45,16 @@ def write(workspace: Workspace, per_second: int, partitions: int, stop: threadin
     token, run = context.workers.register(), new_run_id()
     customers = [customer.id for customer in workspace.settings.customers]
     spans = {span.customer_id: span for span in context.ranges(Selection(queries=QUERY))}
-    due = time.monotonic()
+    due, done = time.monotonic(), 0
     while not stop.is_set():
         span = spans[chance.choice(customers)]
         first = span.first + timedelta(days=chance.randrange(max(1, len(span) - partitions)))
         keys = [PartitionKey(SOURCE, span.customer_id, QUERY, first + timedelta(days=day)) for day in range(partitions)]
         written += _judge(workspace, token, run, keys, is_good=chance.random() < 0.9)
         run = new_run_id()  # a partition is attempted once in a run
+        done += 1
+        if done % _FOLDED == 0:
+            workspace.status.advance()
         due += 1 / per_second
         stop.wait(max(0.0, due - time.monotonic()))
     context.workers.stop(token)
