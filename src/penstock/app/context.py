@@ -8,7 +8,8 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import datetime
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from itertools import accumulate
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from penstock import interrupts
 from penstock.clock import Clock, utc_now
@@ -53,12 +54,24 @@ if TYPE_CHECKING:
     from penstock.warehouse.versions import Versions
 
 
+_MOST_KNOWN = 200_000  # ranges of the last selections: pages of a server repeat a few; a range takes about 200 bytes
+
+
 @dataclass
 class AuditedAction:
     """The result of an action, for its closing line in the audit log."""
 
     affected: int = 0
     outcome: str = "done"
+
+
+class _KnownRanges(NamedTuple):
+    """The expected partitions of a selection, until the settings or a local day change."""
+
+    settings: Settings
+    days: object
+    selection: Selection
+    ranges: tuple[ExpectedRange, ...]
 
 
 class Context:
@@ -71,7 +84,7 @@ class Context:
     def __init__(self, settings: Settings, clock: Clock = utc_now) -> None:
         self.settings = settings
         self.clock = clock
-        self._ranges: tuple[object, tuple[ExpectedRange, ...]] | None = None
+        self._ranges: tuple[_KnownRanges, ...] = ()
 
     def now(self) -> datetime:
         return self.clock()
@@ -192,11 +205,15 @@ class Context:
     def ranges(self, selection: Selection) -> list[ExpectedRange]:
         """The expected partitions of a selection, as ranges of days. Raises UsageError for unknown names."""
         now = self.now()
-        key = (self.settings, selection, days_by_zone(self.settings, now))
-        known = self._ranges  # read once: another thread may replace it
-        if known is None or known[0] != key:  # a command asks several times for the same
-            known = self._ranges = (key, tuple(expected(self.settings, selection, now)))
-        return list(known[1])
+        days = days_by_zone(self.settings, now)
+        for known in self._ranges:  # a tuple that is replaced as a whole: threads need no lock
+            if known.settings is self.settings and known.days == days and known.selection == selection:
+                return list(known.ranges)
+        found = _KnownRanges(self.settings, days, selection, tuple(expected(self.settings, selection, now)))
+        sizes = accumulate(len(known.ranges) for known in (found, *self._ranges))
+        kept = max(1, sum(size <= _MOST_KNOWN for size in sizes))
+        self._ranges = (found, *self._ranges)[:kept]
+        return list(found.ranges)
 
     def derived(self) -> Derived:
         """The expected partitions of models, and the partitions that they read."""
