@@ -14,7 +14,7 @@ from support.browser import Visitor
 from support.console_site import Site, console_site
 from support.page_routes import SHOWN, address_of, route_id
 
-NARROW = {"width": 360, "height": 740}
+NARROW, WIDE = {"width": 360, "height": 740}, {"width": 3840, "height": 2160}
 # The controls that a keyboard must reach: visible, enabled, and of a group of radio buttons the one that is chosen.
 CONTROLS = """() => {
   const every = document.querySelectorAll(
@@ -89,11 +89,12 @@ def test_a_page_without_data_loads_and_axe_finds_nothing_serious(
     assert findings(visitor) == []
 
 
+@pytest.mark.parametrize("window", [NARROW, WIDE], ids=["narrow", "wide"])
 @pytest.mark.parametrize("route", SHOWN, ids=route_id)
-def test_a_page_does_not_scroll_sideways_in_a_narrow_window(
-    site: Site, visit: Callable[..., Visitor], route: Route
+def test_a_page_does_not_scroll_sideways_in_a_narrow_or_wide_window(
+    site: Site, visit: Callable[..., Visitor], route: Route, window: dict[str, int]
 ) -> None:
-    visitor = visit(site, "admin", viewport=NARROW)
+    visitor = visit(site, "admin", viewport=window)
     visitor.open(address_of(route, site.subjects))
     visitor.page.wait_for_load_state("networkidle")
     wide = """() => [...document.querySelectorAll('body *')]
@@ -102,7 +103,7 @@ def test_a_page_does_not_scroll_sideways_in_a_narrow_window(
       .map((one) => one.outerHTML.slice(0, 120))"""
     root = "document.documentElement"
     width = visitor.page.evaluate(f"{root}.scrollWidth")
-    assert width <= NARROW["width"], visitor.page.evaluate(wide)
+    assert width <= window["width"], visitor.page.evaluate(wide)
 
 
 @pytest.mark.parametrize("route", SHOWN, ids=route_id)

@@ -30,6 +30,7 @@ from support import builders
 from support.api import ADDRESS, ORIGIN, bearer, problem, served
 from support.builders import everything
 from support.harness import Harness
+from support.made_secrets import CHANNEL, NAMES, SECRETS, facts_of, secretive
 from support.workspaces import key
 
 ROUTES = api_routes()
@@ -544,16 +545,21 @@ def test_a_part_of_a_path_has_its_pattern_and_no_nul_character(
 
 
 def test_no_response_and_no_log_holds_a_secret(
-    api: TestClient, workspace: Workspace, tokens: dict[TokenRole, str], caplog: pytest.LogCaptureFixture
+    house: Harness, workspace: Workspace, tokens: dict[TokenRole, str], caplog: pytest.LogCaptureFixture
 ) -> None:
-    secrets = [*tokens.values(), *(token.secret_hash for token in workspace.tokens.all())]
-    with caplog.at_level("DEBUG"):
-        texts = [
-            send(api, route, headers=bearer(tokens[TokenRole.ADMIN])).text for route in ROUTES if route.method == "GET"
-        ]
+    secrets = [*tokens.values(), *(token.secret_hash for token in workspace.tokens.all()), *SECRETS.values()]
+    with caplog.at_level("DEBUG"), secretive(house.folder) as opened, served(opened) as api:
+        shown = {
+            route.name: send(api, route, headers=bearer(tokens[TokenRole.ADMIN]))
+            for route in ROUTES
+            if route.method == "GET"
+        }
+        assert {one["source"] for one in shown[f"GET {PREFIX}/sources"].json()["items"]} >= NAMES
+        assert CHANNEL in shown[f"GET {PREFIX}/alerts"].text
+        texts = [response.text for response in shown.values()]
         texts.append(api.post("/login", json={"token": tokens[TokenRole.VIEWER] + "x"}).text)
         texts.append(api.post("/login", content=f'{{"token": "{tokens[TokenRole.VIEWER]}"', headers={"Content-Type": "application/json"}).text)  # fmt: skip # noqa: E501
-    everywhere = "\n".join([*texts, caplog.text])
+    everywhere = "\n".join([*texts, caplog.text, *facts_of(caplog.records)])
     assert [secret for secret in secrets if secret in everywhere] == []
 
 

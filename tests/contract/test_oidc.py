@@ -18,7 +18,7 @@ import yaml
 from joserfc.jwk import OctKey, RSAKey
 from starlette.testclient import TestClient
 
-from penstock.app import Workspace, oidc, open_workspace, provider_documents
+from penstock.app import Workspace, oidc, oidc_documents, open_workspace
 from penstock.config.console import OidcSettings
 from penstock.errors import ConfigError
 from penstock.http.application import Limits
@@ -271,7 +271,7 @@ def test_while_the_provider_hangs_one_request_waits_and_the_others_are_told_at_o
 ) -> None:
     issuer.continues = threading.Event()
     monkeypatch.setattr(oidc, "_TIMEOUT", 5.0)
-    monkeypatch.setattr(provider_documents, "FAILURE_KEPT", 2.0)
+    monkeypatch.setattr(oidc_documents, "FAILURE_KEPT", 2.0)
     with served(workspace, limits=Limits(threads=2)) as site, ThreadPoolExecutor(4) as callers:
         try:
             first = callers.submit(site.get, "/login/oidc")
@@ -328,8 +328,8 @@ def test_a_document_is_used_while_another_thread_fetches_a_newer_one(monkeypatch
             assert may_end.wait(30)
         return number
 
-    monkeypatch.setattr(provider_documents, "KEPT", 0.0)
-    document = provider_documents.ProviderDocument(fetch)
+    monkeypatch.setattr(oidc_documents, "KEPT", 0.0)
+    document = oidc_documents.ProviderDocument(fetch)
     assert document.current() == 0
     with ThreadPoolExecutor(3) as callers:
         try:

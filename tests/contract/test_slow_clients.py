@@ -18,7 +18,7 @@ import pytest
 import uvicorn
 
 from penstock.http.application import make_application
-from penstock.http.connections import ConnectionLimits
+from penstock.http.protocol import ConnectionLimits
 from penstock.http.server import ServerOptions, server_config
 from penstock.state.tokens import TokenRole
 from support import builders

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from penstock.app.context import Context
-from penstock.app.provider_documents import ProviderDocument
+from penstock.app.oidc_documents import ProviderDocument
 from penstock.errors import AccessDenied, ConfigError, LoginUnavailable, NotAuthenticated
 from penstock.source.oauth import http_library
 from penstock.state.tokens import TokenRole

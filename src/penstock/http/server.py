@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from penstock.errors import ConfigError, PenstockError, UsageError
-from penstock.http.connections import ConnectionLimits, timed_protocol
+from penstock.http.protocol import ConnectionLimits, timed_protocol
 
 if TYPE_CHECKING:
     from starlette.types import ASGIApp
