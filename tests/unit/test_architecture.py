@@ -159,7 +159,11 @@ def test_no_module_imports_more_than_twenty_modules_without_a_reason() -> None:
 def inherited(tree: ast.Module) -> dict[str, list[str]]:
     """The base classes of each class, but those that give no behaviour."""
     return {
-        node.name: [ast.unparse(base) for base in node.bases if ast.unparse(base) not in ("Protocol", "NamedTuple")]
+        node.name: [
+            ast.unparse(base)
+            for base in node.bases
+            if ast.unparse(base) not in ("Protocol", "NamedTuple", "Generic[T]")
+        ]
         for node in tree.body
         if isinstance(node, ast.ClassDef)
     }
