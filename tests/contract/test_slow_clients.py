@@ -37,7 +37,12 @@ class RunningServer:
         self.server = uvicorn.Server(config)
         self.listening = socket.create_server(("127.0.0.1", 0))
         self.port = self.listening.getsockname()[1]
-        self.thread = threading.Thread(target=lambda: asyncio.run(self.server.serve([self.listening])), daemon=True)
+        self.thread = threading.Thread(target=self._run, daemon=True)
+        self.has_failed = True
+
+    def _run(self) -> None:
+        asyncio.run(self.server.serve([self.listening]))
+        self.has_failed = False
 
     @property
     def connections(self) -> int:
@@ -142,12 +147,21 @@ def test_a_client_that_reads_slowly_gets_everything(scheme: str, certificate: Se
     assert len(re.findall(rb"HTTP/1.1 200 OK", received)) == MANY
 
 
-def test_a_client_that_never_reads_does_not_delay_the_stop_of_the_server() -> None:
-    limits = ConnectionLimits(send_seconds=600, stop_seconds=0.5)
-    with running(limits) as server, connected(server.port) as client:
-        client.sendall(REQUEST * MANY)
-        until(lambda: server.connections == 1)
-        began = time.monotonic()
-        server.server.should_exit = True
-        server.thread.join(60)
-        assert time.monotonic() - began < 10
+@pytest.mark.parametrize("sent", [REQUEST, LAST, REQUEST * MANY], ids=["one", "last", "many"])
+@pytest.mark.parametrize("scheme", ["http", "https"])
+def test_a_client_that_never_reads_does_not_delay_the_stop_of_the_server(
+    sent: bytes, scheme: str, certificate: ServerOptions
+) -> None:
+    """After its last response the connection is closed already, and closed again by the stop."""
+    options = certificate if scheme == "https" else ServerOptions()
+    with running(ConnectionLimits(send_seconds=600, stop_seconds=0.5), options) as server:
+        if sent != REQUEST * MANY:
+            server.listening.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 16_384)
+        with connected(server.port, options) as client:
+            client.sendall(sent)
+            until(lambda: server.server.server_state.total_requests >= 1)
+            began = time.monotonic()
+            server.server.should_exit = True
+            server.thread.join(60)
+            assert time.monotonic() - began < 10
+            assert not server.has_failed

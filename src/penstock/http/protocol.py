@@ -12,6 +12,7 @@ import fcntl
 import struct
 import termios
 from dataclasses import dataclass
+from typing import Any, Self
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,9 +35,11 @@ def timed_protocol(limits: ConnectionLimits) -> type[asyncio.Protocol]:
         _send_seconds = limits.send_seconds
         _pending: int | None = None  # bytes that the client has not received, at the time `_since`
         _since = 0.0
+        _layers: _Layers
 
         def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
             super().connection_made(transport)
+            self._layers = _Layers.of(transport)
             self._expect_head()
             self._expect_progress()
 
@@ -80,31 +83,44 @@ def timed_protocol(limits: ConnectionLimits) -> type[asyncio.Protocol]:
 
         def _abort_without_progress(self) -> None:
             """Abort the connection if the client has read too little since the last time that it read enough."""
-            now, pending = self.loop.time(), _pending_bytes(self.transport)
+            now, pending = self.loop.time(), self._layers.pending_bytes()
             if self._pending is None or pending is None or not 0 <= self._pending - pending < limits.send_bytes:
                 self._pending, self._since = pending, now
             elif now - self._since >= self._send_seconds:
-                self.transport.abort()  # connection_lost follows
+                self._layers.socket.abort()  # connection_lost follows
                 return
             self._expect_progress()
 
     return TimedProtocol
 
 
-def _pending_bytes(transport: asyncio.Transport) -> int | None:
-    """The bytes that the client has not received yet; None if the kernel has taken all, so that the transport can be
-    closed at any time."""
-    below = getattr(getattr(transport, "_ssl_protocol", None), "_transport", None)  # holds the encrypted bytes
-    buffered = sum(one.get_write_buffer_size() for one in (transport, below) if one is not None)
-    return buffered + _kernel_bytes(transport) if buffered else None
+@dataclass(frozen=True, slots=True)
+class _Layers:
+    """The layers of a connection that hold unsent bytes. They are kept from its beginning: a transport with TLS that is
+    closed twice forgets them, and then neither tells its bytes nor can be aborted."""
 
+    socket: asyncio.Transport  # of the socket; with TLS it holds encrypted bytes
+    encryption: Any  # asyncio's SSLProtocol; None without TLS
 
-def _kernel_bytes(transport: asyncio.Transport) -> int:
-    """The sent bytes that the client has not acknowledged. The kernel takes more only after it could send a large part
-    of them, so the buffer of the transport alone would not show that a slow client reads."""
-    try:
-        found = fcntl.ioctl(transport.get_extra_info("socket").fileno(), termios.TIOCOUTQ, b"\0\0\0\0")
-    except (OSError, ValueError):  # the system does not tell, or the socket is closed
-        return 0
-    [count] = struct.unpack("i", found)
-    return int(count)
+    @classmethod
+    def of(cls, transport: asyncio.Transport) -> Self:
+        encryption = getattr(transport, "_ssl_protocol", None)
+        return cls(transport if encryption is None else encryption._transport, encryption)
+
+    def pending_bytes(self) -> int | None:
+        """The bytes that the client has not received yet; None if the kernel has taken all, so that the connection can
+        be closed at any time."""
+        buffered = self.socket.get_write_buffer_size()
+        if self.encryption is not None:
+            buffered += self.encryption._get_write_buffer_size()
+        return buffered + self._kernel_bytes() if buffered else None
+
+    def _kernel_bytes(self) -> int:
+        """The sent bytes that the client has not acknowledged. The kernel takes more only after it could send a large
+        part of them, so the buffer of the transport alone would not show that a slow client reads."""
+        try:
+            found = fcntl.ioctl(self.socket.get_extra_info("socket").fileno(), termios.TIOCOUTQ, b"\0\0\0\0")
+        except (OSError, ValueError):  # the system does not tell, or the socket is closed
+            return 0
+        [count] = struct.unpack("i", found)
+        return int(count)
