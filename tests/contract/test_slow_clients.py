@@ -120,17 +120,19 @@ def test_a_client_that_never_reads_is_disconnected(sent: bytes, scheme: str, cer
         with connected(server.port, options) as client:
             client.sendall(sent)
             until(lambda: server.connections == 1)
-            until(lambda: (server.connections, server.tasks) == (0, 0), seconds=10)
+            until(lambda: (server.connections, server.tasks) == (0, 0), seconds=120)
 
 
 def test_clients_that_never_read_leave_their_places_to_others() -> None:
-    with running(ConnectionLimits(send_seconds=4.0), most=4) as server, ExitStack() as clients:
+    with running(ConnectionLimits(send_seconds=8.0), most=4) as server, ExitStack() as clients:
+        server.listening.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 16_384)
+        state = server.server.server_state
         for number in (1, 2, 3):
-            clients.enter_context(connected(server.port)).sendall(REQUEST * MANY)
-            until(lambda number=number: (server.connections, server.tasks) == (number, number))  # type: ignore[misc]
+            clients.enter_context(connected(server.port)).sendall(REQUEST)
+            until(lambda number=number: server.connections == number and state.total_requests == number)  # type: ignore[misc]
         alive = f"http://127.0.0.1:{server.port}/health/live"
         assert httpx.get(alive).status_code == 503
-        until(lambda: httpx.get(alive).status_code == 200, seconds=15)
+        until(lambda: httpx.get(alive).status_code == 200, seconds=120)
 
 
 @pytest.mark.parametrize("scheme", ["http", "https"])
@@ -162,6 +164,6 @@ def test_a_client_that_never_reads_does_not_delay_the_stop_of_the_server(
             until(lambda: server.server.server_state.total_requests >= 1)
             began = time.monotonic()
             server.server.should_exit = True
-            server.thread.join(60)
-            assert time.monotonic() - began < 10
+            server.thread.join(120)
+            assert time.monotonic() - began < 60  # without the limit: 600
             assert not server.has_failed

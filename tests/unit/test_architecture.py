@@ -19,6 +19,7 @@ ROOT = Path(penstock.__file__).parent
 LAYERS = (
     "cli",
     "http",
+    "notebook",
     "views",
     "app",
     "testing",
@@ -49,6 +50,7 @@ LAYERS = (
     "partition",
     "clock",
     "plural",
+    "html",
     "spark_frames",
     "arrow_pandas",
     "user_cache",
