@@ -70,7 +70,7 @@ class DayLateness:
 
 @dataclass(frozen=True, slots=True)
 class DayFacts:
-    """What is known about the completion of a day."""
+    """The known facts about the completion of a day."""
 
     required: int
     available: int
