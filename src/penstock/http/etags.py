@@ -1,8 +1,9 @@
 """ETags of responses, and the comparison with If-None-Match.
 
 An ETag is the digest of a document. It is the same in all instances of the server and changes only with the document,
-whatever the document depends on: the ledger, control metadata, the configuration, the local day, a deadline. Values that
-are expensive to compute (grid, status) are kept by the position of the ledger, so that a poll without changes is cheap.
+whatever the document depends on: the ledger, control metadata, the configuration, the local day, a deadline. Values
+that are expensive to compute (grid, status) are kept by the position of the ledger, so that a poll without changes is
+cheap.
 """
 
 from __future__ import annotations
