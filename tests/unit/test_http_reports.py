@@ -323,6 +323,13 @@ def test_the_first_rule_that_matches_decides(rule: dict[str, Any], answer: Said,
     assert getattr(error, "retry_after", 30) == 30
 
 
+def test_an_error_with_a_status_of_success_is_no_empty_file() -> None:
+    rule = {"path": "error.code", "values": [17], "error_class": "quota"}
+    with service(lambda _: said({"error": {"code": 17}})) as here:
+        error = failed(here.url, {**FILE, "format": "csv", "errors": [rule]})
+    assert isinstance(error, QuotaExceeded)
+
+
 def test_the_pause_of_the_response_precedes_that_of_the_rule_and_empty_means_no_records() -> None:
     rules = [{"status": [400], "error_class": "quota", "retry_after": 30}, {"status": [404], "error_class": "empty"}]
     with service(lambda _: said({}, 400, Retry_After="7")) as here:

@@ -164,6 +164,12 @@ class Caller:
             if size > LARGEST_FILE:
                 raise DataError(f"{shown(request.url)} is larger than {LARGEST_FILE // 2**30} GB")
         file.seek(0)
+        if size <= _LARGEST_REFUSAL and needs_body(request.rules, response.status_code):
+            body = file.read()  # an error may come with a status of success: it must not pass as an empty file
+            file.seek(0)
+            rule = matching_rule(request.rules, response.status_code, body)
+            if rule is not None:
+                return self._ruled(rule, response, body).body is not None
         return True
 
     def _refused(self, response: httpx.Response, request: WebRequest) -> Reply:
